@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every command of the project. `make` lists them; each one sets up .venv first where that is needed.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+EXTRAS ?= server,bench,dev
+INSTALLER ?= auto
+PYTEST_ARGS ?=
+
+PYTHON := $(VENV)/bin/python
+comma := ,
+STAMP := $(VENV)/.stamp-$(subst $(comma),-,$(EXTRAS))
+
+# Tests and demo load nothing from a hub; a model that is not on the disk must fail at once, not after a minute of retries.
+export HF_HUB_OFFLINE ?= 1
+export TRANSFORMERS_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+# The node that comes with the pinned pyright, not whichever is on PATH.
+export PYRIGHT_PYTHON_GLOBAL_NODE ?= off
+export PYRIGHT_PYTHON_IGNORE_WARNINGS ?= 1
+
+.PHONY: help
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(STAMP)  ## make or update .venv (EXTRAS=server,bench,dev  INSTALLER=auto|uv|pip)
+
+$(STAMP): pyproject.toml constraints.txt scripts/setup.sh
+	@VENV=$(VENV) EXTRAS=$(EXTRAS) INSTALLER=$(INSTALLER) scripts/setup.sh
+	@touch $@
+
+.PHONY: demo
+demo: $(STAMP)  ## start an engine on this machine and show what is reused
+	@$(VENV)/bin/depcache demo
+
+.PHONY: test
+test: $(STAMP)  ## everything a CPU machine can run, real engine included (PYTEST_ARGS=...)
+	@$(PYTHON) -m pytest -q -m "not slow" $(PYTEST_ARGS)
+
+.PHONY: test-all
+test-all: $(STAMP)  ## the same and the slow tests
+	@$(PYTHON) -m pytest -q $(PYTEST_ARGS)
+
+.PHONY: lint
+lint: $(STAMP)  ## ruff (rules and format) and pyright
+	@$(PYTHON) -m ruff check .
+	@$(PYTHON) -m ruff format --check .
+	@$(PYTHON) -m pyright
+
+.PHONY: format
+format: $(STAMP)  ## let ruff mend what it can
+	@$(PYTHON) -m ruff check --fix-only --quiet .
+	@$(PYTHON) -m ruff format .
+
+.PHONY: bench
+bench: $(STAMP)  ## the micro benchmarks, one after another
+	@shopt -s nullglob; for file in eval/micro/[!_]*.py; do \
+		module=$${file%.py}; module=$${module//\//.}; echo "== $$module"; $(PYTHON) -m "$$module"; \
+	done
+
+.PHONY: build
+build: $(STAMP)  ## the wheel, into dist/
+	@rm -rf build dist  # files that were deleted since would come back from build/
+	@$(PYTHON) -m build --wheel
+
+.PHONY: constraints
+constraints:  ## pin again after a change in pyproject.toml (UPGRADE=--upgrade renews every pin)
+	@test -x $(VENV)/bin/uv || $(MAKE) --no-print-directory setup  # the old pins may not fit the new pyproject.toml
+	@$(VENV)/bin/uv pip compile pyproject.toml --all-extras --quiet $(UPGRADE) \
+		--python-version 3.12 --python-platform x86_64-manylinux_2_34 \
+		--no-annotate --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command 'make constraints' -o constraints.txt > /dev/null
+
+.PHONY: clean
+clean:  ## remove what builds and tests leave behind; .venv stays
+	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	@find . -path ./$(VENV) -prune -o -path ./.git -prune -o -type d -name __pycache__ -exec rm -rf {} +

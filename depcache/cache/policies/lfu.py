@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Least frequently used: the fewest hits go first; ties fall to the older entry."""
+
+from __future__ import annotations
+
+from depcache.cache.node import Node
+
+
+class Lfu:
+    name = "lfu"
+
+    def priority(self, node: Node) -> float:
+        return node.hits

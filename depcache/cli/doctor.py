@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is installed and in place on this machine, and what to do where it is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from typing import Any, Literal
+
+from depcache.cli.launch import find_gpu
+from depcache.client.client import Client
+from depcache.config import load_config
+from depcache.errors import ConfigError, DepCacheError, shorten
+
+State = Literal["ok", "note", "problem"]
+
+MIN_PYTHON = (3, 12)
+SERVER_PACKAGES = ("sglang", "torch", "transformers")
+CLIENT_PACKAGES = ("depcache", "numpy", "pydantic", "httpx", "networkx", "typer", "rich")
+ENTRY_POINT_GROUPS = ("sglang.srt.plugins", "sglang.srt.platforms")
+VERIFY_TIMEOUT_S = 300.0  # a first import of SGLang on a cold disk
+
+INSTALL_SERVER = "pip install 'depcache[server]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report. `advice` says what to do and is empty when all is well."""
+
+    name: str
+    state: State
+    detail: str
+    advice: str = ""
+
+
+def run_checks(server_url: str | None = None, api_key: str | None = None) -> list[Check]:
+    """All checks in order. With `server_url`, SGLang need not be installed here as well."""
+    checks = [_check_python(), _check_platform(), _check_device()]
+    checks += [_check_package(name, "problem", "pip install depcache") for name in CLIENT_PACKAGES]
+    missing: State = "note" if server_url else "problem"
+    has_server = _version_of("sglang") is not None
+    advice = f"{INSTALL_SERVER} (only needed where the server runs)"
+    checks += [_check_package(name, missing, advice) for name in SERVER_PACKAGES]
+    if has_server:
+        checks += [_check_entry_points(), *check_seams(inspect_plugin())]
+    checks.append(_check_config())
+    if server_url:
+        checks += check_server(server_url, api_key)
+    return checks
+
+
+def is_healthy(checks: list[Check]) -> bool:
+    """Whether nothing is wrong; notes are no problems."""
+    return all(check.state != "problem" for check in checks)
+
+
+def to_json(checks: list[Check]) -> dict[str, Any]:
+    """The report for programs."""
+    return {"ok": is_healthy(checks), "checks": [asdict(check) for check in checks]}
+
+
+def inspect_plugin(
+    run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
+) -> dict[str, Any] | str:
+    """What `python -m sglang_patches.verify --json` says; a sentence when it says nothing.
+
+    In a process of its own: the plugin changes SGLang where it is loaded, and importing
+    SGLang and torch takes seconds that other commands should not pay.
+    """
+    command = [sys.executable, "-m", "sglang_patches.verify", "--json"]
+    try:
+        done = run(command, capture_output=True, text=True, timeout=VERIFY_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{' '.join(command[1:])} did not run ({error})"
+    # SGLang and what it loads may print before it.
+    for line in reversed(done.stdout.splitlines()):
+        try:
+            report = json.loads(line) if line.startswith("{") else None
+        except ValueError:
+            continue
+        if isinstance(report, dict):
+            return report
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return f"the check of the plugin failed: {shorten(lines[-1]) if lines else 'no output'}"
+
+
+def check_seams(report: Mapping[str, Any] | str) -> list[Check]:
+    """Seams, hooks and SGLang's version, from the report of `inspect_plugin`."""
+    advice = "reinstall with " + INSTALL_SERVER + ", then run this again"
+    if isinstance(report, str):
+        return [Check("plugin", "problem", report, advice)]
+    checks = []
+    for kind in ("seams", "hooks"):
+        found = report.get(kind) or {}
+        absent = [name for name, in_place in found.items() if not in_place]
+        if absent or not found:
+            detail = f"missing: {', '.join(absent)}" if absent else "none reported"
+            checks.append(Check(kind, "problem", detail, advice))
+        else:
+            checks.append(Check(kind, "ok", f"{len(found)} in place: {', '.join(found)}"))
+    checks += [
+        Check("plugin", "problem", str(problem), advice) for problem in report.get("problems") or []
+    ]
+    return checks
+
+
+def check_server(url: str, api_key: str | None = None) -> list[Check]:
+    """A running server, by its status route."""
+    try:
+        with Client(url, api_key, timeout_s=30.0) as client:
+            status = client.status()
+    except DepCacheError as error:
+        return [Check("server", "problem", str(error), "start one with `depcache serve MODEL`")]
+    missing = [
+        name
+        for kind in ("seams", "hooks")
+        for name, in_place in (status.get(kind) or {}).items()
+        if not in_place
+    ]
+    if missing:
+        detail = f"{url} misses {', '.join(missing)}"
+        return [Check("server", "problem", detail, "see the first lines of the server's log")]
+    if not status.get("active"):
+        advice = "start it with `depcache serve`, without --stock"
+        return [Check("server", "problem", f"{url} runs without DepCache's cache", advice)]
+    detail = (
+        f"{url}: depcache {status.get('version')} in sglang {status.get('sglang_version')}, "
+        f"attention {status.get('attention_backend')} / {status.get('attention_plan')}"
+    )
+    return [Check("server", "ok", detail)]
+
+
+def _check_python() -> Check:
+    found = platform.python_version()
+    if sys.version_info[:2] < MIN_PYTHON:
+        wanted = ".".join(map(str, MIN_PYTHON))
+        return Check("python", "problem", found, f"use Python {wanted} or newer")
+    return Check("python", "ok", f"{found} ({sys.executable})")
+
+
+def _check_platform() -> Check:
+    detail = platform.platform()
+    if sys.platform != "linux":
+        return Check("platform", "note", detail, "the server runs on Linux only; clients anywhere")
+    return Check("platform", "ok", detail)
+
+
+def _check_device() -> Check:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if not find_gpu():
+        return Check("device", "ok", f"CPU with {cores} cores: fine for small models and tests")
+    return Check("device", "ok", _gpu_names() or f"GPU, and a CPU with {cores} cores")
+
+
+def _gpu_names() -> str | None:
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return None
+    try:
+        done = subprocess.run(
+            [command, "--query-gpu=name,memory.total", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return "; ".join(done.stdout.split("\n")).strip("; ") or None
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _check_package(name: str, if_missing: State, advice: str) -> Check:
+    found = _version_of(name)
+    if found is None:
+        return Check(name, if_missing, "not installed", advice)
+    return Check(name, "ok", found)
+
+
+def _check_entry_points() -> Check:
+    groups = [
+        group for group in ENTRY_POINT_GROUPS if not entry_points(group=group, name="depcache")
+    ]
+    if groups:
+        detail = f"depcache is not in {', '.join(groups)}"
+        return Check("entry points", "problem", detail, "install the package anew: pip install .")
+    allowed = os.environ.get("SGLANG_PLUGINS")
+    if allowed and "depcache" not in [name.strip() for name in allowed.split(",")]:
+        detail = f"SGLANG_PLUGINS={allowed!r} leaves depcache out"
+        return Check("entry points", "problem", detail, "add depcache to SGLANG_PLUGINS")
+    return Check("entry points", "ok", f"depcache in {', '.join(ENTRY_POINT_GROUPS)}")
+
+
+def _check_config() -> Check:
+    try:
+        config = load_config()
+    except ConfigError as error:
+        return Check("settings", "problem", str(error), "correct it, or unset the variable")
+    shown = ", ".join(f"{name}={value}" for name, value in config.model_dump().items())
+    return Check("settings", "ok", shown)

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line and environment that start SGLang with DepCache: pure values, no process.
+
+Flags that the user gave are passed on untouched; only what is not given gets a default.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from depcache.errors import ConfigError, shorten
+
+BACKEND_FLAG = "--radix-cache-backend"
+BACKEND_NAME = "depcache"
+
+# Device files that a usable accelerator has; asking torch would take seconds.
+_GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
+_HIDE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+
+# Spellings of the flags for which there is a default.
+_ALIASES = {"--model": "--model-path"}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What to execute.
+
+    argv  the command, its first element an executable
+    env   variables to set over the present environment
+    """
+
+    argv: list[str]
+    env: dict[str, str] = field(default_factory=dict)
+
+    def to_shell(self) -> str:
+        """One line for a POSIX shell."""
+        words = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
+        return " ".join([*words, shlex.join(self.argv)])
+
+
+def make_launch(
+    sglang_args: Sequence[str],
+    *,
+    model: str | None = None,
+    stock: bool = False,
+    has_gpu: bool = False,
+    settings: dict[str, str] | None = None,
+) -> Launch:
+    """The launch of `python -m sglang.launch_server`.
+
+    sglang_args  flags of SGLang, passed on in order
+    model        path or name; None when `sglang_args` names it
+    stock        leave SGLang's own prefix cache in place: the baseline to compare with. The
+                 rest stays the same, the attention on a CPU too.
+    has_gpu      whether there is an accelerator; `--device` in `sglang_args` overrides it
+    settings     values of `depcache.config.Config` by name
+
+    Raises ConfigError when the arguments contradict each other, or no model is named.
+    """
+    args = list(sglang_args)
+    given = given_flags(args)
+    if model is not None and "--model-path" in given:
+        raise ConfigError(
+            f"the model is named twice, {model!r} and {given['--model-path']!r}: name it once"
+        )
+    if model is None and "--model-path" not in given:
+        raise ConfigError(
+            "no model is named: put its path or name first, `depcache serve MODEL ...`"
+        )
+    backend = given.get(BACKEND_FLAG)
+    if stock and backend == BACKEND_NAME:
+        raise ConfigError(f"--stock and {BACKEND_FLAG} {backend} contradict each other: drop one")
+    if not stock and BACKEND_FLAG in given and backend != BACKEND_NAME:
+        raise ConfigError(
+            f"{BACKEND_FLAG} {backend} would take DepCache's place: leave it out, or say --stock"
+        )
+
+    defaults: list[tuple[str, str | None]] = []
+    if not stock:
+        defaults.append((BACKEND_FLAG, BACKEND_NAME))
+    defaults += [
+        ("--page-size", "1"),
+        ("--enable-cache-report", None),
+        # On a GPU as well, until DepCache's adapter for FlashInfer is there.
+        ("--attention-backend", "torch_native"),
+    ]
+    device = given.get("--device")
+    if device == "cpu" or (device is None and not has_gpu):
+        defaults += [
+            ("--device", "cpu"),
+            ("--sampling-backend", "pytorch"),
+            # "auto" would serve float32 weights in float16, which no CPU is fast at.
+            ("--dtype", "float32"),
+            # SGLang's default would take nearly all the memory there is.
+            ("--mem-fraction-static", "0.3"),
+        ]
+    argv = [sys.executable, "-m", "sglang.launch_server"]
+    if model is not None:
+        argv += ["--model-path", model]
+    for flag, value in defaults:
+        if flag not in given:
+            argv += [flag] if value is None else [flag, value]
+    env = {f"DEPCACHE_{name.upper()}": value for name, value in (settings or {}).items()}
+    return Launch([*argv, *args], env)
+
+
+def given_flags(args: Sequence[str]) -> dict[str, str | None]:
+    """Flags in an SGLang command line and in the file its `--config` names, with their values.
+
+    Names are `--with-dashes`; a flag without a value has None.
+    """
+    flags: dict[str, str | None] = {}
+    for i, arg in enumerate(args):
+        if not arg.startswith("--"):
+            continue
+        name, equals, value = arg.partition("=")
+        follower = args[i + 1] if i + 1 < len(args) else "--"
+        after = None if follower.startswith("--") else follower
+        flags[_canonical(name)] = value if equals else after
+    path = flags.get("--config")
+    if path:
+        for name, value in _read_yaml(path):
+            flags.setdefault(_canonical(f"--{name}"), value)
+    return flags
+
+
+def find_gpu() -> bool:
+    """Whether this machine has an accelerator that this process may see."""
+    for name in _HIDE_VARIABLES:
+        if os.environ.get(name) in ("", "-1"):
+            return False
+    return any(Path(file).exists() for file in _GPU_FILES)
+
+
+def require_sglang() -> None:
+    """Raise ConfigError when SGLang is not installed here."""
+    if importlib.util.find_spec("sglang") is None:
+        raise ConfigError(
+            "SGLang is not installed in this environment: pip install 'depcache[server]'"
+        )
+
+
+def _canonical(name: str) -> str:
+    name = "--" + name.removeprefix("--").replace("_", "-")
+    return _ALIASES.get(name, name)
+
+
+def _read_yaml(path: str) -> Iterable[tuple[str, str]]:
+    try:
+        data = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"cannot read --config {path!r} ({error}): correct it") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"--config {path!r} holds {shorten(data)}: write `name: value` lines")
+    return [(str(name), str(value)) for name, value in data.items()]

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `depcache` and its subcommands."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from depcache import __version__
+from depcache.cli.demo import demo
+from depcache.cli.inspect import config_app, explain, schema, status
+from depcache.cli.output import (
+    EXIT_INTERRUPTED,
+    EXIT_PROBLEM,
+    EXIT_TERMINATED,
+    JSON_HELP,
+    exit_code_of,
+    make_console,
+    print_error,
+    print_json,
+)
+from depcache.cli.serve import serve
+from depcache.errors import DepCacheError
+
+app = typer.Typer(
+    name="depcache",
+    help="GraphRAG prompts, served fast: the KV of a fact is computed once and reused.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+app.command(
+    "serve",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    options_metavar="MODEL [OPTIONS] [ANY SGLANG FLAG]",
+)(serve)
+app.command("demo")(demo)
+app.command("status")(status)
+app.command("explain")(explain)
+app.command("schema")(schema)
+app.add_typer(config_app, name="config")
+
+
+@app.command("doctor")
+def doctor(
+    server: Annotated[
+        str | None, typer.Option(help="Look at this server too, for example http://host:30000.")
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="DEPCACHE_API_KEY", help="Key of that server.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
+) -> None:
+    """Say what is installed and in place, and what to do where it is not.
+
+    Exit code 0 when all is in place, 1 when there is a problem.
+    """
+    from depcache.cli.doctor import is_healthy, run_checks, to_json
+
+    checks = run_checks(server, api_key)
+    if as_json:
+        print_json(to_json(checks))
+    else:
+        table = Table.grid(padding=(0, 2))
+        styles = {"ok": "green", "note": "yellow", "problem": "bold red"}
+        for check in checks:
+            text = f"{check.detail}\n→ {check.advice}" if check.advice else check.detail
+            table.add_row(Text(check.state, styles[check.state]), check.name, Text(text))
+        console = make_console()
+        console.print(table, soft_wrap=False)
+        problems = sum(check.state == "problem" for check in checks)
+        verdict = f"{problems} to mend" if problems else "all in place"
+        console.print(f"\n{verdict}", style="bold red" if problems else "bold green")
+    if not is_healthy(checks):
+        raise typer.Exit(EXIT_PROBLEM)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"depcache {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def app_main() -> None:
+    """Entry point of the console script; exit codes are in `depcache.cli.output`."""
+    # So that a server that a command started is stopped with it.
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        app()
+    except DepCacheError as error:
+        print_error(error)
+        sys.exit(exit_code_of(error))
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader went away (`| head`); there is nobody left to tell.
+        sys.stderr.close()
+        sys.exit(EXIT_PROBLEM)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    sys.exit(EXIT_TERMINATED)
+
+
+if __name__ == "__main__":
+    app_main()

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`depcache serve`: become SGLang's server process, with DepCache in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from depcache.cli.launch import find_gpu, make_launch, require_sglang
+from depcache.cli.output import make_console, print_json
+from depcache.config import CONFIG_VARIABLE, load_config
+from depcache.errors import ConfigError
+
+
+class AttentionPlan(StrEnum):
+    """How dependency attention is computed."""
+
+    AUTO = "auto"
+    CUSTOM_MASK = "custom_mask"
+    SEGMENTS = "segments"
+    CASCADE = "cascade"
+
+
+class CpuAttention(StrEnum):
+    """What is computed for plain requests on a CPU."""
+
+    NEW_ROWS = "new_rows"
+    STOCK = "stock"
+
+
+def serve(
+    context: typer.Context,
+    attention_plan: Annotated[
+        AttentionPlan | None, typer.Option(help="How dependency attention is computed.")
+    ] = None,
+    cpu_attention: Annotated[
+        CpuAttention | None,
+        typer.Option(
+            help="On a CPU: compute the new rows of plain requests only, or as stock SGLang."
+        ),
+    ] = None,
+    cpu_threads: Annotated[
+        int | None, typer.Option(min=0, help="Threads of the model on a CPU; 0 is every core.")
+    ] = None,
+    config_file: Annotated[
+        str | None, typer.Option("--depcache-config", help="YAML file with DepCache's settings.")
+    ] = None,
+    stock: Annotated[
+        bool,
+        typer.Option(
+            "--stock", help="The baseline: the same SGLang and attention, its own prefix cache."
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the command instead of running it.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --dry-run: print the command as JSON.")
+    ] = False,
+) -> None:
+    """Start SGLang with DepCache: `depcache serve MODEL [any SGLang flag]`.
+
+    MODEL is a folder or a name, as for `sglang serve`. Every flag that is not listed here goes
+    to SGLang as it is; `python -m sglang.launch_server --help` lists them.
+
+    Defaults that SGLang does not have: --radix-cache-backend depcache, --page-size 1,
+    --enable-cache-report, and --attention-backend torch_native (on a GPU too, until the adapter
+    for FlashInfer is there). Without a GPU also: --device cpu, --sampling-backend pytorch,
+    --dtype float32, --mem-fraction-static 0.3.
+
+    The position layout is chosen per request, so there is no flag for it.
+    """
+    args = list(context.args)
+    model = args.pop(0) if args and not args[0].startswith("-") else None
+    chosen = {
+        "attention_plan": attention_plan,
+        "cpu_attention": cpu_attention,
+        "cpu_threads": cpu_threads,
+    }
+    launch = make_launch(
+        args,
+        model=model,
+        stock=stock,
+        has_gpu=find_gpu(),
+        settings={name: str(value) for name, value in chosen.items() if value is not None},
+    )
+    if config_file is not None:
+        launch.env[CONFIG_VARIABLE] = config_file
+    if dry_run:
+        if as_json:
+            print_json({"argv": launch.argv, "env": launch.env})
+        else:
+            print(launch.to_shell())
+        return
+    if as_json:
+        raise ConfigError("a running server prints its log, not JSON: say --json with --dry-run")
+    require_sglang()
+    os.environ.update(launch.env)
+    load_config()  # a wrong setting is said here, in one sentence, and not by a scheduler
+    make_console(stderr=True).print(f"depcache: {launch.to_shell()}", style="dim", markup=False)
+    executable = shutil.which(launch.argv[0]) or launch.argv[0]
+    os.execvpe(executable, launch.argv, dict(os.environ))

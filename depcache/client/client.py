@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small client of a DepCache server: ask about paths, see what was reused.
+
+    client = Client("http://127.0.0.1:30000")
+    reply = client.ask([("Marie Curie", "born in", "Warsaw")], "Where was Marie Curie born?")
+    print(reply.text, reply.depcache)
+
+Needs httpx only. A server without DepCache answers too; `reply.depcache` is then None.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, overload
+
+import httpx
+
+from depcache.client.reply import Reply
+from depcache.client.stream import ReplyCollector, ReplyStream
+from depcache.client.wire_format import GenerateReader, ReadPiece, read_chat_piece, read_error
+from depcache.errors import PromptError, ServerError, shorten
+from depcache.prompt.layout import Layout
+from depcache.prompt.nodes import DepPrompt
+from depcache.prompt.render import DEFAULT_SYSTEM, RenderedPrompt, render
+from depcache.prompt.template import Template
+
+DEFAULT_URL = "http://127.0.0.1:30000"
+DEFAULT_MAX_TOKENS = 128
+
+
+class Client:
+    """A connection pool to one server. Usable as a context manager; safe to share by threads.
+
+    base_url     with or without a trailing "/v1"
+    api_key      what the server was started with; None for none
+    timeout_s    longest wait for the next bytes of an answer, seconds
+    model        sent as `model` on the OpenAI routes; SGLang takes any name for its one model
+    http_client  an `httpx.Client` to use instead; it stays the caller's to close
+
+    Raises PromptError when a prompt is refused (HTTP 400), ServerError for every other failure.
+    """
+
+    def __init__(
+        self,
+        base_url: str = DEFAULT_URL,
+        api_key: str | None = None,
+        *,
+        timeout_s: float = 600.0,
+        model: str = "default",
+        http_client: httpx.Client | None = None,
+    ) -> None:
+        self.base_url = base_url.rstrip("/").removesuffix("/v1")
+        self._model = model
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._owns_http = http_client is None
+        self._http = http_client or httpx.Client(timeout=httpx.Timeout(timeout_s, connect=10.0))
+
+    # --- asking ---
+
+    @overload
+    def ask(
+        self,
+        paths: Iterable[Any],
+        question: str,
+        *,
+        stream: Literal[False] = False,
+        system: str | None = DEFAULT_SYSTEM,
+        layout: Layout = "tree",
+        template: str | Template = "path",
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        temperature: float = 0.0,
+        **fields: Any,
+    ) -> Reply: ...
+
+    @overload
+    def ask(
+        self,
+        paths: Iterable[Any],
+        question: str,
+        *,
+        stream: Literal[True],
+        system: str | None = DEFAULT_SYSTEM,
+        layout: Layout = "tree",
+        template: str | Template = "path",
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        temperature: float = 0.0,
+        **fields: Any,
+    ) -> ReplyStream: ...
+
+    def ask(
+        self,
+        paths: Iterable[Any],
+        question: str,
+        *,
+        stream: bool = False,
+        system: str | None = DEFAULT_SYSTEM,
+        layout: Layout = "tree",
+        template: str | Template = "path",
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        temperature: float = 0.0,
+        **fields: Any,
+    ) -> Reply | ReplyStream:
+        """Ask `question` about `paths` over `/v1/chat/completions`; see `depcache.render`.
+
+        stream       True gives a `ReplyStream` at once, False the `Reply` when it is complete
+        temperature  0 is greedy
+        fields       further fields of the request (`seed=1`, `cache_salt="tenant"`, ...)
+        """
+        prompt = render(paths, question, system=system, layout=layout, template=template)
+        return self.chat(
+            prompt.messages,
+            stream=stream,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            **prompt.extra_body,
+            **fields,
+        )
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        stream: bool = False,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        temperature: float = 0.0,
+        **fields: Any,
+    ) -> Any:
+        """Any chat; dependency data travels in the field `custom_params`. Returns as `ask`."""
+        body = {
+            "model": self._model,
+            "messages": list(messages),
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            **fields,
+        }
+        if stream:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        return self._answer("/v1/chat/completions", body, read_chat_piece, stream)
+
+    def generate(
+        self,
+        prompt: DepPrompt | str | Sequence[int],
+        *,
+        stream: bool = False,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        temperature: float = 0.0,
+        **sampling_params: Any,
+    ) -> Any:
+        """Continue a prompt as it is over `/generate`, with no chat template. Returns as `ask`.
+
+        prompt  a `DepPrompt` (sent as ids, so build it with the server's tokenizer), plain
+                text, or plain ids
+        """
+        body = _generate_body(prompt)
+        body["sampling_params"] = {
+            "max_new_tokens": max_tokens,
+            "temperature": temperature,
+            **body.get("sampling_params", {}),
+            **sampling_params,
+        }
+        if stream:
+            body["stream"] = True
+        return self._answer("/generate", body, GenerateReader(), stream)
+
+    # --- looking ---
+
+    def explain(self, request: RenderedPrompt | DepPrompt | Mapping[str, Any]) -> dict[str, Any]:
+        """How the server would cut and reuse a prompt, generating nothing.
+
+        request  what `depcache.render` made, a `DepPrompt`, or the body of a request to
+                 `/v1/chat/completions` or `/generate`
+        """
+        if isinstance(request, RenderedPrompt):
+            body: Mapping[str, Any] = {"messages": request.messages, **request.extra_body}
+        elif isinstance(request, DepPrompt):
+            body = _generate_body(request)
+        else:
+            body = request
+        return self._json("POST", "/depcache/explain", body)
+
+    def status(self) -> dict[str, Any]:
+        """Versions, seams and hooks in place, cache counts and settings of the server."""
+        return self._json("GET", "/depcache/status")
+
+    def is_ready(self) -> bool:
+        """Whether the server answers and has loaded its model."""
+        try:
+            return self._http.get(self.base_url + "/health", timeout=5.0).is_success
+        except httpx.HTTPError:
+            return False
+
+    def count_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
+        """Tokens of a chat as plain text, chat template included."""
+        body = {"model": self._model, "messages": list(messages)}
+        return int(self._json("POST", "/v1/tokenize", body)["count"])
+
+    # --- housekeeping ---
+
+    def close(self) -> None:
+        """Close the connections, unless the `httpx.Client` was the caller's."""
+        if self._owns_http:
+            self._http.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _answer(
+        self, route: str, body: dict[str, Any], read_piece: ReadPiece, stream: bool
+    ) -> Reply | ReplyStream:
+        started = time.perf_counter()
+        response = self._send("POST", route, body, stream=stream)
+        if stream:
+            return ReplyStream(response, read_piece, started)
+        collector = ReplyCollector(started)
+        collector.add(read_piece(_read_object(response)))
+        return collector.finish(streamed=False)
+
+    def _json(
+        self, method: str, route: str, body: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        return _read_object(self._send(method, route, body))
+
+    def _send(
+        self, method: str, route: str, body: Mapping[str, Any] | None, *, stream: bool = False
+    ) -> httpx.Response:
+        url = self.base_url + route
+        try:
+            request = self._http.build_request(method, url, json=body, headers=self._headers)
+            response = self._http.send(request, stream=stream)
+            if response.is_success:
+                return response
+            reason = read_error(response.read())
+        except (TypeError, ValueError) as error:
+            raise PromptError(f"the request is no JSON ({error}): send plain values") from error
+        except httpx.TimeoutException as error:
+            raise ServerError(f"{url} did not answer in time: wait, or raise timeout_s") from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ServerError(
+                f"{url} cannot be reached ({error}): check the address, and that the server runs"
+            ) from error
+        raise _make_error(response.status_code, route, url, reason)
+
+
+def _make_error(status: int, route: str, url: str, reason: str) -> PromptError | ServerError:
+    """The error for an answer that is no success."""
+    if status in (400, 413, 422):
+        return PromptError(f"the server refused the request (HTTP {status}): {reason}")
+    if status in (401, 403):
+        return ServerError(f"{url} refused the key (HTTP {status}): set the server's api_key")
+    if status == 404 and route.startswith("/depcache/"):
+        return ServerError(f"{url} is not there (HTTP 404): start the server with `depcache serve`")
+    return ServerError(f"{url} failed (HTTP {status}): {reason}")
+
+
+def _read_object(response: httpx.Response) -> dict[str, Any]:
+    try:
+        data = response.json()
+    except ValueError:
+        data = None
+    if not isinstance(data, dict):
+        raise ServerError(
+            f"{response.request.url} answered {shorten(response.text)}, which is no JSON object: "
+            "check that the address is an SGLang server"
+        )
+    return data
+
+
+def _generate_body(prompt: DepPrompt | str | Sequence[int]) -> dict[str, Any]:
+    """A body of `/generate` without sampling settings of its own."""
+    if isinstance(prompt, str):
+        return {"text": prompt}
+    if isinstance(prompt, DepPrompt):
+        input_ids, custom_params = prompt.to_wire()
+        return {"input_ids": input_ids, "sampling_params": {"custom_params": custom_params}}
+    return {"input_ids": list(prompt)}

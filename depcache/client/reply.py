@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server answered: the text, what it cost, and what DepCache reused for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of the prompt's tokens (`metadata.depcache`, or `meta_info.depcache`).
+
+    layout           position layout the request asked for; None for a plain prompt
+    prompt_tokens    the whole prompt, as a tree
+    context_tokens   of which the retrieved facts
+    shared           reused where they lie; no copy
+    shifted          reused at another position; copied, their keys rotated
+    loaded           brought back from a slower tier
+    missed           computed now
+    plain            tokens of a prompt that was served without dependencies
+    fallback_reason  why it was; None if it was not, or was meant to be plain
+    """
+
+    layout: str | None = None
+    prompt_tokens: int = 0
+    context_tokens: int = 0
+    shared: int = 0
+    shifted: int = 0
+    loaded: int = 0
+    missed: int = 0
+    plain: int = 0
+    fallback_reason: str | None = None
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Report | None:
+        """The report in a reply; None where there is none. Keys of a newer server are skipped."""
+        if not isinstance(data, Mapping):
+            return None
+        known = {field.name for field in fields(cls)}
+        return cls(**{key: value for key, value in data.items() if key in known})
+
+    @property
+    def reused(self) -> int:
+        """Tokens that were not computed: shared + shifted + loaded."""
+        return self.shared + self.shifted + self.loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts. `cached_tokens` is 0 unless the server runs with --enable-cache-report."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Usage:
+        """From OpenAI's `usage` or from SGLang's `meta_info`; nulls count as 0."""
+        if not isinstance(data, Mapping):
+            return cls()
+        details = data.get("prompt_tokens_details") or {}
+        return cls(
+            prompt_tokens=data.get("prompt_tokens") or 0,
+            completion_tokens=data.get("completion_tokens") or 0,
+            cached_tokens=data.get("cached_tokens") or details.get("cached_tokens") or 0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One finished answer.
+
+    depcache       what was reused; None when the server runs without DepCache
+    finish_reason  "stop", "length", ... as the server said it
+    token_ids      ids of the answer; None on the OpenAI routes, which do not send them
+    ttft_s         seconds from sending to the first token; None unless streamed
+    total_s        seconds from sending to the end
+    """
+
+    text: str
+    usage: Usage
+    depcache: Report | None
+    finish_reason: str | None
+    token_ids: tuple[int, ...] | None
+    ttft_s: float | None
+    total_s: float

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turn an OpenAI request that holds graph facts as text into a dependency prompt.
+
+The facts stay in the message as text, in the spelling of their template, and `custom_params`
+names them (the text form of the wire). What is not recognised is left exactly as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from depcache.client.context import MARKER, GraphContext
+from depcache.errors import DepCacheError
+from depcache.prompt.layout import Layout
+from depcache.prompt.wire import PREFIX, WireText
+
+ARROW = " -> "
+MIN_LINES = 2
+"""One line with arrows may be prose; two in a row are facts."""
+
+HEADING = "Facts:"
+"""Goes before facts that would open a message: many chat templates trim messages, and the
+newline that starts the facts would be lost."""
+
+_FENCE = "```"
+_logger = logging.getLogger("depcache.client")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A run of fact lines in a text: `text[start:stop]`, from the newline before the first
+    line (if there is one) to the end of the last line."""
+
+    start: int
+    stop: int
+    paths: list[tuple[str, ...]]
+
+
+def find_block(text: str) -> Block | None:
+    """The longest run of at least two lines `A -> rel -> B [-> rel -> C ...]`.
+
+    Blank lines and blanks around a line or an arrow do not end a run. Lines inside a ```
+    fence are code, never facts. Of runs with as many lines, the first.
+    """
+    best: Block | None = None
+    paths: list[tuple[str, ...]] = []  # of the run that is open, empty if none is
+    run_start = run_stop = start = 0
+    fenced = False
+    # The fence behind the last line closes a run that reaches the end.
+    for line in [*text.split("\n"), _FENCE]:
+        stripped = line.strip()
+        fenced ^= stripped.startswith(_FENCE)
+        path = None if fenced else _read_line(stripped)
+        if path is not None:
+            if not paths:
+                run_start = max(0, start - 1)
+            paths.append(path)
+            run_stop = start + len(line)
+        elif stripped and paths:
+            if len(paths) >= MIN_LINES and (best is None or len(paths) > len(best.paths)):
+                best = Block(run_start, run_stop, paths)
+            paths = []
+        start += len(line) + 1
+    return best
+
+
+def rewrite_body(
+    body: Any, *, context: GraphContext | None, auto: bool, layout: Layout
+) -> dict[str, Any] | None:
+    """The same request as a dependency prompt; None when it should go out as it is.
+
+    body     parsed JSON of a request to `/v1/chat/completions` or `/v1/completions`; may be
+             changed when a request is returned
+    context  the paths the caller named; they go before what is found in the text
+    auto     look for fact lines in the text when no context is given
+    layout   position layout for facts that were found
+    """
+    if not isinstance(body, dict) or not _may_add_params(body):
+        return None
+    slots = _find_texts(body)
+    try:
+        if context is not None:
+            wire = _place_context(slots, context)
+            if wire is None:
+                _logger.warning(
+                    "the messages hold neither the facts of graph_context, once, nor %s: "
+                    "the request goes out as a plain prompt",
+                    MARKER,
+                )
+        else:
+            wire = _place_found(slots, layout) if auto else None
+    except DepCacheError as error:
+        _logger.warning("the request goes out as a plain prompt: %s", error)
+        return None
+    if wire is None:
+        return None
+    for slot in slots:
+        slot.holder[slot.key] = slot.text
+    body["custom_params"] = {**(body.get("custom_params") or {}), **wire.to_params()}
+    return body
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One text of a request: `holder[key]`, with what it shall become in `text`."""
+
+    holder: Any
+    key: Any
+    text: str
+    is_message: bool
+    is_ours: bool  # whether facts may be placed in it
+
+
+def _read_line(line: str) -> tuple[str, ...] | None:
+    """The elements of one fact line; None when it is none."""
+    if ARROW not in line:
+        return None
+    elements = tuple(element.strip() for element in line.split(ARROW))
+    if len(elements) < 3 or len(elements) % 2 == 0 or not all(elements):
+        return None
+    return elements
+
+
+def _may_add_params(body: Mapping[str, Any]) -> bool:
+    params = body.get("custom_params")
+    if params is not None and not isinstance(params, dict):
+        return False
+    # The caller made a dependency prompt already, or sends ids that the text is not read for.
+    return body.get("input_ids") is None and not any(
+        isinstance(key, str) and key.startswith(PREFIX) for key in params or {}
+    )
+
+
+def _find_texts(body: dict[str, Any]) -> list[_Slot]:
+    """Every text of the prompt, in order. Those of the model itself are only looked at."""
+    if isinstance(body.get("prompt"), str):
+        return [_Slot(body, "prompt", body["prompt"], is_message=False, is_ours=True)]
+    messages = body.get("messages")
+    slots: list[_Slot] = []
+    for message in messages if isinstance(messages, list) else []:
+        if not isinstance(message, dict):
+            continue
+        is_ours = message.get("role") != "assistant"
+        content = message.get("content")
+        if isinstance(content, str):
+            slots.append(_Slot(message, "content", content, is_message=True, is_ours=is_ours))
+        for part in content if isinstance(content, list) else []:
+            if isinstance(part, dict) and isinstance(part.get("text"), str):
+                slots.append(_Slot(part, "text", part["text"], is_message=True, is_ours=is_ours))
+    return slots
+
+
+def _place_context(slots: list[_Slot], context: GraphContext) -> WireText | None:
+    """Bring the caller's facts into shape where they stand; None if that is nowhere, or twice."""
+    if not context.paths:
+        return None
+    flat_text = context.text
+    # The newline before the first fact is easily lost when a prompt is put together.
+    bare_text = flat_text.removeprefix(context.template.lead)
+    for needle in (flat_text, bare_text, MARKER):
+        found = [slot for slot in slots if slot.is_ours and needle in slot.text]
+        if found:
+            if len(found) > 1 or found[0].text.count(needle) > 1:
+                return None
+            start = found[0].text.index(needle)
+            _replace(found[0], start, start + len(needle), flat_text)
+            break
+    else:
+        return None
+    return _make_wire(slots, context)
+
+
+def _place_found(slots: list[_Slot], layout: Layout) -> WireText | None:
+    """Find the longest block of facts in all texts and bring it into shape."""
+    found = [(slot, find_block(slot.text)) for slot in slots if slot.is_ours]
+    blocks = [(slot, block) for slot, block in found if block is not None]
+    if not blocks:
+        return None
+    slot, block = max(blocks, key=lambda pair: len(pair[1].paths))
+    context = GraphContext(block.paths, "path", layout)
+    _replace(slot, block.start, block.stop, context.text)
+    return _make_wire(slots, context)
+
+
+def _replace(slot: _Slot, start: int, stop: int, flat_text: str) -> None:
+    before, after = slot.text[:start], slot.text[stop:]
+    if slot.is_message and not before.strip():
+        before = HEADING
+    slot.text = before + flat_text + after
+
+
+def _make_wire(slots: list[_Slot], context: GraphContext) -> WireText | None:
+    """The wire form, if the server will find the facts exactly once."""
+    count = 0
+    for slot in slots:
+        start = slot.text.find(context.text)
+        while start >= 0:
+            count += 1
+            start = slot.text.find(context.text, start + 1)
+    if count != 1:
+        return None
+    return WireText(
+        depcache_version=1,
+        depcache_layout=context.layout,
+        depcache_template=context.template.name,
+        depcache_paths=json.dumps(context.paths, ensure_ascii=False, separators=(",", ":")),
+    )

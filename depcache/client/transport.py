@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An httpx transport that turns the requests of any OpenAI SDK into dependency prompts.
+
+    client = OpenAI(base_url="http://127.0.0.1:30000/v1", http_client=depcache.httpx_client())
+
+The same argument gives it to LlamaIndex (`OpenAILike(http_client=...)`), LangChain
+(`ChatOpenAI(http_client=...)`), neo4j-graphrag and LightRAG. Only the JSON bodies of POSTs to
+`/chat/completions` and `/completions` are touched, and only when they hold graph facts.
+Replies pass unchanged; what was reused is in their `metadata["depcache"]`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import httpx
+
+from depcache.client.context import current_context
+from depcache.client.rewrite import rewrite_body
+from depcache.prompt.layout import Layout, read_layout
+
+_ROUTES = ("/chat/completions", "/completions")
+# Those of the OpenAI SDK; a prompt of thousands of tokens takes longer than httpx's 5 seconds.
+_TIMEOUT = httpx.Timeout(600.0, connect=10.0)
+_TRANSPORT_OPTIONS = ("verify", "cert", "http1", "http2", "limits", "proxy", "trust_env")
+
+_logger = logging.getLogger("depcache.client")
+
+
+class _Rewriter:
+    """What both transports do to a request before it goes out."""
+
+    def __init__(self, layout: Layout, auto: bool) -> None:
+        self._layout: Layout = read_layout(layout)
+        self._auto = auto
+
+    def applies_to(self, request: httpx.Request) -> bool:
+        return (
+            request.method == "POST"
+            and request.url.path.rstrip("/").endswith(_ROUTES)
+            and "json" in request.headers.get("content-type", "")
+            and "content-encoding" not in request.headers
+        )
+
+    def rewrite(self, request: httpx.Request) -> httpx.Request:
+        """The request to send; `request` itself, whose content has been read, if as it was."""
+        try:
+            body = rewrite_body(
+                json.loads(request.content),
+                context=current_context(),
+                auto=self._auto,
+                layout=self._layout,
+            )
+            # Escaped, because a body may hold half a surrogate pair, which UTF-8 cannot.
+            content = None if body is None else json.dumps(body).encode()
+        except (ValueError, RecursionError) as error:
+            # No JSON: the server will say so better than we can.
+            _logger.debug("the body is left as it is: %s", error)
+            return request
+        if content is None:
+            return request
+        headers = httpx.Headers(request.headers)
+        headers["content-length"] = str(len(content))
+        headers.pop("transfer-encoding", None)
+        return httpx.Request(
+            request.method,
+            request.url,
+            headers=headers,
+            content=content,
+            extensions=request.extensions,
+        )
+
+
+class DepCacheTransport(httpx.BaseTransport):
+    """Rewrites, then hands over to `wrapped`.
+
+    wrapped  the transport that really sends; None makes an `httpx.HTTPTransport`
+    layout   position layout for facts that are found in the text
+    auto     look for fact lines (`A -> rel -> B`, two or more in a row); False leaves only
+             what `graph_context` names
+    """
+
+    def __init__(
+        self,
+        wrapped: httpx.BaseTransport | None = None,
+        *,
+        layout: Layout = "tree",
+        auto: bool = True,
+    ) -> None:
+        self._wrapped = wrapped or httpx.HTTPTransport()
+        self._rewriter = _Rewriter(layout, auto)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if self._rewriter.applies_to(request):
+            request.read()
+            request = self._rewriter.rewrite(request)
+        return self._wrapped.handle_request(request)
+
+    def close(self) -> None:
+        self._wrapped.close()
+
+
+class AsyncDepCacheTransport(httpx.AsyncBaseTransport):
+    """The same for `httpx.AsyncClient`."""
+
+    def __init__(
+        self,
+        wrapped: httpx.AsyncBaseTransport | None = None,
+        *,
+        layout: Layout = "tree",
+        auto: bool = True,
+    ) -> None:
+        self._wrapped = wrapped or httpx.AsyncHTTPTransport()
+        self._rewriter = _Rewriter(layout, auto)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self._rewriter.applies_to(request):
+            await request.aread()
+            request = self._rewriter.rewrite(request)
+        return await self._wrapped.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self._wrapped.aclose()
+
+
+def httpx_client(*, layout: Layout = "tree", auto: bool = True, **options: Any) -> httpx.Client:
+    """An `httpx.Client` for the `http_client` argument of the OpenAI SDK and what builds on it.
+
+    layout, auto  as for `DepCacheTransport`
+    options       of `httpx.Client`. Proxies of the environment are not used; pass `proxy=`.
+    """
+    sending = httpx.HTTPTransport(**_take_transport_options(options))
+    transport = DepCacheTransport(sending, layout=layout, auto=auto)
+    return httpx.Client(transport=transport, **_with_defaults(options))
+
+
+def async_httpx_client(
+    *, layout: Layout = "tree", auto: bool = True, **options: Any
+) -> httpx.AsyncClient:
+    """The same for `AsyncOpenAI` and other asynchronous users."""
+    sending = httpx.AsyncHTTPTransport(**_take_transport_options(options))
+    transport = AsyncDepCacheTransport(sending, layout=layout, auto=auto)
+    return httpx.AsyncClient(transport=transport, **_with_defaults(options))
+
+
+def _take_transport_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Those that httpx would give to the transport it makes itself."""
+    return {name: options.pop(name) for name in _TRANSPORT_OPTIONS if name in options}
+
+
+def _with_defaults(options: dict[str, Any]) -> dict[str, Any]:
+    return {"timeout": _TIMEOUT, "follow_redirects": True, **options}

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of the plugin: one model, from a YAML file and the environment.
+
+Precedence: `DEPCACHE_*` variables, then the file that `DEPCACHE_CONFIG` names, then the
+defaults below. `depcache serve` turns its own flags into variables.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from depcache.errors import ConfigError
+
+CONFIG_VARIABLE = "DEPCACHE_CONFIG"
+
+
+class Config(BaseSettings):
+    """All settings, with their defaults. An unknown key in the file is an error."""
+
+    model_config = SettingsConfigDict(env_prefix="DEPCACHE_", extra="forbid")
+
+    attention_plan: Literal["auto", "custom_mask", "segments", "cascade"] = Field(
+        "auto", description="how dependency attention is computed; auto is the fastest measured"
+    )
+    cpu_attention: Literal["new_rows", "stock"] = Field(
+        "new_rows",
+        description="on a CPU: compute the new rows of plain requests only, or as stock SGLang does",
+    )
+    cpu_threads: int = Field(
+        0, ge=0, description="threads of the model process on a CPU; 0 uses every core"
+    )
+
+    @classmethod
+    def settings_customise_sources(cls, settings_cls: Any, **sources: Any) -> tuple[Any, ...]:
+        # Arguments come from the file, so the environment goes first.
+        return (sources["env_settings"], sources["init_settings"])
+
+
+def load_config() -> Config:
+    """Read the settings anew. Raises ConfigError naming the setting and the value."""
+    path = os.environ.get(CONFIG_VARIABLE)
+    values: Any = {}
+    if path:
+        try:
+            values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+        except (OSError, yaml.YAMLError) as error:
+            raise ConfigError(
+                f"cannot read the config file {path!r} that {CONFIG_VARIABLE} names ({error}): "
+                "correct the file or unset the variable"
+            ) from error
+        if not isinstance(values, dict):
+            raise ConfigError(f"the config file {path!r} must hold `name: value` lines")
+    try:
+        return Config(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        known = ", ".join(Config.model_fields)
+        raise ConfigError(
+            f"setting {name!r} = {first.get('input')!r} is wrong: {first['msg']}; "
+            f"the settings are {known}"
+        ) from error

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small Llama with random weights, so that the demo needs no download.
+
+Made once, from a seed, into the user's cache folder: 30 million parameters, and a byte-level
+BPE tokenizer that knows the words of the sample graph. Its answers are noise; what is measured
+with it (tokens, reuse, time to first token) does not depend on the weights.
+
+`python -m depcache.demo.model FOLDER` makes it there. Needs the extra `server`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import string
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from depcache.demo.sample import load_questions, load_triples
+from depcache.errors import ConfigError, shorten
+from depcache.prompt.render import DEFAULT_SYSTEM
+
+MARKER_FILE = "depcache_demo.json"
+"""Beside a model that this script made; says that it is not trained."""
+
+RECIPE = 1
+"""Counts up when the model is made in another way, so that an old one is not taken for it."""
+
+SEED = 20261120
+_VOCAB_SIZE = 4096  # at most; the sample's words give fewer
+_SPECIAL_TOKENS = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+_CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|' + message['role'] + '|>\\n' + message['content'] + '<|end|>\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"
+)
+_TIMEOUT_S = 300.0
+
+
+def default_folder() -> Path:
+    """Where the demo keeps its model: below $XDG_CACHE_HOME, or ~/.cache."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "depcache" / f"demo-model-{RECIPE}"
+
+
+def is_trained(folder: str | Path) -> bool:
+    """False for a model that this script made."""
+    return not (Path(folder) / MARKER_FILE).exists()
+
+
+def ensure_model(folder: Path | None = None) -> Path:
+    """The folder of the demo's model, which is made if it is not there (about 20 seconds).
+
+    Raises ConfigError when it cannot be made.
+    """
+    folder = folder or default_folder()
+    if (folder / MARKER_FILE).exists():
+        return folder
+    # In a process of its own: the demo then measures without torch in memory.
+    command = [sys.executable, "-m", "depcache.demo.model", str(folder)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(f"making the demo's model took over {_TIMEOUT_S:.0f} s") from error
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no output"]
+        raise ConfigError(
+            f"the demo's model cannot be made in {str(folder)!r} ({shorten(lines[-1])}): "
+            "pip install 'depcache[server]', or name a model with --model"
+        )
+    return folder
+
+
+def make_model(folder: Path) -> None:
+    """Make the model in `folder`; all files appear at once, or none."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as name:
+        draft = Path(name) / "model"
+        vocab_size = _make_tokenizer(draft)
+        num_parameters = _make_weights(draft, vocab_size)
+        marker = {"trained": False, "recipe": RECIPE, "seed": SEED, "parameters": num_parameters}
+        (draft / MARKER_FILE).write_text(json.dumps(marker) + "\n", encoding="utf-8")
+        if (folder / MARKER_FILE).exists():
+            return  # someone else was faster
+        shutil.rmtree(folder, ignore_errors=True)
+        draft.rename(folder)
+
+
+def _sample_texts() -> list[str]:
+    triples = [f"\n{s} -> {r} -> {o}" for s, r, o in load_triples()]
+    return [*triples, *(question.text for question in load_questions()), DEFAULT_SYSTEM]
+
+
+def _make_tokenizer(folder: Path) -> int:
+    """Train and save the tokenizer; returns the size of its vocabulary."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_VOCAB_SIZE,
+        min_frequency=2,
+        special_tokens=_SPECIAL_TOKENS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([*_sample_texts(), string.printable], trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=_SPECIAL_TOKENS[0],
+        pad_token=_SPECIAL_TOKENS[0],
+        additional_special_tokens=_SPECIAL_TOKENS[1:],
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = _CHAT_TEMPLATE
+    fast.save_pretrained(folder)
+    return len(fast)
+
+
+def _make_weights(folder: Path, vocab_size: int) -> int:
+    """Draw and save the weights; returns the number of parameters."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=-(-vocab_size // 64) * 64,
+        hidden_size=512,
+        intermediate_size=1536,
+        num_hidden_layers=9,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=64,
+        max_position_embeddings=32768,
+        rope_theta=500000.0,
+        bos_token_id=None,
+        eos_token_id=0,
+        pad_token_id=0,
+        tie_word_embeddings=False,
+        dtype="float32",
+    )
+    torch.manual_seed(SEED)
+    model = LlamaForCausalLM(config)
+    model.save_pretrained(folder)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+if __name__ == "__main__":
+    make_model(Path(sys.argv[1]))

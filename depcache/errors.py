@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The errors DepCache raises on purpose: one sentence each, safe to send to a client."""
+
+from __future__ import annotations
+
+import reprlib
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
+_REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = _REPR.maxset = _REPR.maxarray = 4
+_REPR.maxlevel = 3
+
+
+class DepCacheError(Exception):
+    """Base of every error that DepCache raises on purpose."""
+
+
+class PromptError(DepCacheError, ValueError):
+    """A prompt, its paths or its wire form is malformed; servers answer HTTP 400."""
+
+
+class ConfigError(DepCacheError, ValueError):
+    """A setting is unknown, out of range or not supported together with another."""
+
+
+class ServerError(DepCacheError):
+    """A server could not be reached, or answered something DepCache cannot use."""
+
+
+def shorten(value: object, max_len: int = 120) -> str:
+    """`repr(value)` for an error sentence: never longer than `max_len`, never raises.
+
+    Values come from outside: a 5,000-digit int or a list nested 100,000 deep makes
+    `repr` itself raise, and a 16 MiB string must not be copied to be shown.
+    """
+    try:
+        text = _REPR.repr(value)
+    except Exception:
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= max_len else text[: max_len - 3] + "..."

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A prompt prepared for matching: its segments as plain lists and its tokens as raw bytes.
+
+Built once per request. The system is segment 0 (when it has tokens) and the parent of every
+tree, so matching sees one forest of segments from the root of the namespace down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from depcache.cache.node import to_key
+from depcache.prompt.forest import Forest
+from depcache.prompt.layout import segment_positions, token_positions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentTable:
+    """Segments of system and context in pre-order, S in number.
+
+    num_tokens   tokens of the whole prompt
+    task_start   index of the first task token
+    tokens       token ids of the prompt, as Python ints (dict keys)
+    key          the same as raw int32 bytes
+    starts, stops, parents   (S,) lists; parent -1 is the root of the namespace
+    placed       (S,) list: position of the segment's first token in this prompt
+    positions    (num_tokens,) int64: position of every token, by index
+    """
+
+    num_tokens: int
+    task_start: int
+    tokens: list[int]
+    key: bytes
+    starts: list[int]
+    stops: list[int]
+    parents: list[int]
+    placed: list[int]
+    positions: np.ndarray
+
+    @classmethod
+    def make(cls, tokens: np.ndarray, forest: Forest, layout: str) -> SegmentTable:
+        """Prepare `tokens` (num_tokens,) int64 in pre-order, cut as `forest` says."""
+        starts, stops, parents, placed = (
+            forest.starts.tolist(),
+            (forest.starts + forest.lens).tolist(),
+            forest.parents.tolist(),
+            segment_positions(forest, layout).tolist(),
+        )
+        if forest.system_len:
+            starts.insert(0, 0)
+            stops.insert(0, forest.system_len)
+            placed.insert(0, 0)
+            parents = [-1, *(parent + 1 for parent in parents)]
+        return cls(
+            num_tokens=forest.num_tokens,
+            task_start=forest.task_start,
+            tokens=tokens.tolist(),
+            key=to_key(tokens),
+            starts=starts,
+            stops=stops,
+            parents=parents,
+            placed=placed,
+            positions=token_positions(forest, layout),
+        )
+
+    @property
+    def num_segments(self) -> int:
+        return len(self.starts)

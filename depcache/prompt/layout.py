@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Position layouts: which RoPE position every token of a prompt sits at.
+
+    tree         system_len + depth in its tree: every tree starts right behind the system
+    staggered    start of its tree + depth, trees one after another by their height
+    sequential   index in pre-order (the paper's layout, DepCache section 4.1)
+
+The system sits at 0.., the task follows the last used context position, and output token k
+(counted from 0) sits at the position of the last prompt token + 1 + k. Inside a segment
+positions are consecutive, so one integer per segment says everything.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, cast, get_args
+
+import numpy as np
+
+from depcache.errors import PromptError, shorten
+from depcache.prompt.forest import Forest, IntArray
+
+Layout = Literal["tree", "staggered", "sequential"]
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+
+
+def read_layout(name: object) -> Layout:
+    """`name` if it names a layout; PromptError with the choices if not."""
+    if not isinstance(name, str) or name not in LAYOUTS:
+        raise PromptError(f"{shorten(name)} is no position layout: use {', '.join(LAYOUTS)}")
+    return cast(Layout, name)
+
+
+def segment_positions(forest: Forest, layout: Layout) -> IntArray:
+    """(num_segments,) int64: position of the first token of each segment."""
+    layout = read_layout(layout)
+    if layout == "sequential":
+        return forest.starts.copy()
+    positions = forest.system_len + forest.depths
+    if layout == "staggered" and forest.num_segments:
+        # A tree is as high as its deepest token; wider trees reuse positions inside.
+        roots = np.flatnonzero(forest.parents == -1)
+        heights = np.maximum.reduceat(forest.depths + forest.lens, roots)
+        positions += (np.cumsum(heights) - heights)[forest.trees]
+    return positions
+
+
+def task_position(forest: Forest, layout: Layout) -> int:
+    """Position of the first task token: one past the last position the context uses."""
+    positions = segment_positions(forest, layout)
+    if not len(positions):
+        return forest.system_len
+    return int((positions + forest.lens).max())
+
+
+def token_positions(forest: Forest, layout: Layout) -> IntArray:
+    """(num_tokens,) int64: position of every prompt token, in pre-order."""
+    positions = np.arange(forest.num_tokens, dtype=np.int64)
+    shifts = segment_positions(forest, layout) - forest.starts
+    positions[forest.system_len : forest.task_start] += np.repeat(shifts, forest.lens)
+    positions[forest.task_start :] += task_position(forest, layout) - forest.task_start
+    return positions

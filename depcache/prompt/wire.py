@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wire form, version 1: flat `custom_params` that say how a prompt depends on itself.
+
+They travel in SGLang's `sampling_params.custom_params` (the top-level `custom_params` of the
+OpenAI routes). Two forms; all keys start with "depcache_", other keys are none of ours:
+
+    ids     next to `input_ids` in pre-order: system length, segment lengths, segment parents
+    text    next to a text that contains `template.flatten(paths)` exactly once: the server
+            replaces that stretch by the tree; a server without DepCache reads it as plain text
+
+`python -m depcache.prompt.wire` prints the JSON Schema, which is `schema.json` beside this file.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, FailFast, Field, TypeAdapter, ValidationError
+
+from depcache.errors import PromptError, shorten
+from depcache.prompt.forest import Forest, IntArray
+from depcache.prompt.layout import Layout
+from depcache.prompt.paths import Path, read_paths
+from depcache.prompt.template import get_template
+
+PREFIX = "depcache_"
+SUPPORTED_VERSIONS = (1,)
+
+MAX_PATHS_BYTES = 16 * 2**20
+"""Longest `depcache_paths`, in bytes of UTF-8."""
+
+MAX_TOKEN_ID = 2**31 - 1
+
+# One wrong value is enough to refuse a list: a million errors would cost a million objects.
+_Ints = Annotated[list[int], FailFast()]
+_PATHS = TypeAdapter(Annotated[list[Annotated[list[str], FailFast()]], FailFast()])
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        # Keys of others may stand in the same object.
+        json_schema_extra={"patternProperties": {f"^(?!{PREFIX})": {}}},
+    )
+
+    depcache_version: Literal[1] = Field(description="Version of the wire form.")
+    depcache_layout: Layout = Field("tree", description="Position layout of the request.")
+
+    @property
+    def layout(self) -> Layout:
+        return self.depcache_layout
+
+    def to_params(self) -> dict[str, Any]:
+        """The `custom_params` of a request, every key written out."""
+        return self.model_dump()
+
+
+class WireIds(_Wire):
+    """The ids form: the structure of the `input_ids` that travel beside it, in pre-order."""
+
+    depcache_system_len: int = Field(ge=0, description="Tokens before the first segment.")
+    depcache_segment_lens: _Ints = Field(
+        description="Tokens of each segment, each at least 1, in pre-order. What follows the last "
+        "segment is the task, at least one token."
+    )
+    depcache_segment_parents: _Ints = Field(
+        description="Parent of each segment: the number of an earlier segment, or -1 for a root. "
+        "No two segments with one parent start with the same token."
+    )
+
+
+class WireText(_Wire):
+    """The text form: the paths whose flat text stands in the prompt exactly once."""
+
+    depcache_template: str = Field("path", description="Name of the template that wrote the text.")
+    depcache_paths: str = Field(
+        description="JSON text: a list of paths, a path being a list of at least one string.",
+        json_schema_extra={
+            "contentMediaType": "application/json",
+            "contentSchema": {
+                "type": "array",
+                "minItems": 1,
+                "items": {"type": "array", "minItems": 1, "items": {"type": "string"}},
+            },
+        },
+    )
+
+    @property
+    def template(self) -> str:
+        return self.depcache_template
+
+    @cached_property
+    def paths(self) -> list[Path]:
+        """The paths; PromptError when the JSON is no list of at least one good path."""
+        text = self.depcache_paths
+        try:
+            # A character is at least a byte, so a long text is refused before it is encoded.
+            data = text[: MAX_PATHS_BYTES + 1].encode()
+        except UnicodeEncodeError:
+            raise PromptError(
+                "depcache_paths holds half a surrogate pair, which is no text: send valid Unicode"
+            ) from None
+        if len(data) > MAX_PATHS_BYTES:
+            raise PromptError(
+                f"depcache_paths is longer than the {MAX_PATHS_BYTES} bytes allowed: "
+                "send fewer paths"
+            )
+        try:
+            paths = _PATHS.validate_json(data, strict=True)
+        except ValidationError as error:
+            raise PromptError(_explain(error, "depcache_paths")) from None
+        if not paths:
+            raise PromptError(
+                "depcache_paths is an empty list: leave all depcache_ keys out of a plain prompt"
+            )
+        return read_paths(paths)
+
+    @property
+    def flat_text(self) -> str:
+        """The text that the prompt must contain exactly once."""
+        return get_template(self.depcache_template).flatten(self.paths)
+
+
+def parse_wire(custom_params: Mapping[Any, Any] | None) -> WireIds | WireText | None:
+    """The dependency data of a request; None when it has none and is a plain prompt.
+
+    Checks everything that can be checked without the prompt. Raises PromptError when a
+    depcache_ key is unknown, missing or malformed, both forms are mixed, or the version is
+    not supported. Keys without the prefix are left alone.
+    """
+    if custom_params is None:
+        return None
+    if not isinstance(custom_params, Mapping):
+        raise PromptError(f"custom_params is {shorten(custom_params)}: send an object")
+    params = {
+        key: value
+        for key, value in custom_params.items()
+        if isinstance(key, str) and key.startswith(PREFIX)
+    }
+    if not params:
+        return None
+    # The version comes first: what a newer one holds cannot be judged here.
+    if "depcache_version" not in params:
+        raise PromptError(f"depcache_version is missing: send {SUPPORTED_VERSIONS[-1]}")
+    version = params["depcache_version"]
+    if type(version) is not int or version not in SUPPORTED_VERSIONS:
+        raise PromptError(
+            f"depcache_version is {shorten(version)}: this server supports "
+            f"{', '.join(map(str, SUPPORTED_VERSIONS))}"
+        )
+    shared = set(_Wire.model_fields)
+    ids_keys, text_keys = set(WireIds.model_fields) - shared, set(WireText.model_fields) - shared
+    unknown = sorted(set(params) - shared - ids_keys - text_keys)
+    if unknown:
+        raise PromptError(
+            f"{shorten(unknown[0])} is no key of version {version}: the keys are "
+            f"{', '.join(sorted(shared | ids_keys | text_keys))}"
+        )
+    is_ids, is_text = bool(ids_keys & set(params)), bool(text_keys & set(params))
+    if is_ids == is_text:
+        found = "keys of both forms" if is_ids else "no prompt structure"
+        raise PromptError(
+            f"custom_params has {found}: send either {', '.join(sorted(ids_keys))}, "
+            f"or {', '.join(sorted(text_keys))}"
+        )
+    try:
+        if is_ids:
+            return WireIds.model_validate(params)
+        wire = WireText.model_validate(params)
+    except ValidationError as error:
+        raise PromptError(_explain(error)) from None
+    get_template(wire.template)
+    _ = wire.paths  # read now, so that all that is wrong is known here
+    return wire
+
+
+def forest_from_wire(input_ids: Any, wire: WireIds) -> Forest:
+    """The forest of a prompt in the ids form.
+
+    input_ids  all prompt tokens in pre-order: list, `array.array` or NumPy array of ints
+
+    Raises PromptError when the numbers do not describe these tokens, or two siblings start
+    with the same token: they would be one node of the cached prefix tree.
+    """
+    tokens = read_input_ids(input_ids)
+    forest = Forest.make(
+        len(tokens),
+        wire.depcache_system_len,
+        wire.depcache_segment_lens,
+        wire.depcache_segment_parents,
+    )
+    first_tokens = tokens[forest.starts]
+    order = np.lexsort((first_tokens, forest.parents))
+    parents, first_tokens = forest.parents[order], first_tokens[order]
+    same = (parents[1:] == parents[:-1]) & (first_tokens[1:] == first_tokens[:-1])
+    if same.any():
+        k = int(np.argmax(same))
+        raise PromptError(
+            f"segments {order[k]} and {order[k + 1]} have the same parent {parents[k]} and both "
+            f"start with token {first_tokens[k]}: merge the tokens they share into one segment"
+        )
+    return forest
+
+
+def read_input_ids(input_ids: Any) -> IntArray:
+    """(num_tokens,) int64, a copy; PromptError when they are no flat list of token ids."""
+    if isinstance(input_ids, list | tuple):
+        for kind in set(map(type, input_ids)):
+            if kind is not int and not issubclass(kind, np.integer):
+                value = next(value for value in input_ids if type(value) is kind)
+                raise PromptError(
+                    f"{shorten(value)} is among the input_ids: send one flat list of ints, "
+                    "one prompt per request"
+                )
+    elif not isinstance(input_ids, np.ndarray | array):
+        raise PromptError(f"the input_ids are {shorten(input_ids)}: send one flat list of ints")
+    tokens = np.asarray(input_ids)
+    if tokens.ndim == 1 and not len(tokens):
+        return np.zeros(0, np.int64)
+    # Numbers beyond 64 bits have become objects or floats here.
+    if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+        raise PromptError(
+            f"the input_ids have shape {tokens.shape} and type {tokens.dtype}: "
+            f"send one flat list of ints from 0 to {MAX_TOKEN_ID}"
+        )
+    if not (tokens.min() >= 0 and tokens.max() <= MAX_TOKEN_ID):
+        value = int(tokens.min() if tokens.min() < 0 else tokens.max())
+        raise PromptError(f"{value} is among the input_ids: token ids are 0 to {MAX_TOKEN_ID}")
+    return tokens.astype(np.int64)
+
+
+def split_text(text: str, wire: WireText) -> tuple[str, str]:
+    """The text before the flat paths (the system) and the text behind them (the task).
+
+    Raises PromptError unless `text`, as it is after the chat template, contains the flat text
+    of the paths exactly once.
+    """
+    flat_text = wire.flat_text
+    start = text.find(flat_text)
+    if start < 0:
+        raise PromptError(
+            f"the prompt does not contain the text of depcache_paths, {shorten(flat_text)}: "
+            f"write the paths with template {wire.template!r}, unchanged, into one message"
+        )
+    if text.find(flat_text, start + 1) >= 0:
+        count = max(2, text.count(flat_text))  # two that overlap are counted once
+        raise PromptError(
+            f"the prompt contains the text of depcache_paths {count} times, "
+            f"{shorten(flat_text)}: it must be there exactly once"
+        )
+    return text[:start], text[start + len(flat_text) :]
+
+
+def make_schema() -> dict[str, Any]:
+    """The JSON Schema of the dependency data in `custom_params`, both forms."""
+    schema = TypeAdapter(WireIds | WireText).json_schema()
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "DepCache custom_params, version 1",
+        **schema,
+    }
+
+
+def _explain(error: ValidationError, name: str = "") -> str:
+    """One sentence for the first thing that pydantic found wrong."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    where = name
+    for part in first["loc"]:
+        where += f"[{part}]" if isinstance(part, int) else str(part)
+    if first["type"] == "missing":
+        return f"{where} is missing: send it"
+    reason = first["msg"][0].lower() + first["msg"][1:]
+    return f"{where} is {shorten(first['input'])}: {reason}"
+
+
+if __name__ == "__main__":
+    print(json.dumps(make_schema(), indent=2))

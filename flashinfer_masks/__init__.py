@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From visibility intervals to the attention work of one prompt step: masks, segments, cascade.
+
+    structure = Structure.make(num_tokens, system_len, lens, parents)   # once per request
+    step = Step(structure, order, num_prefix, num_new)                  # once per chunk
+    plan = PLANS["segments"](step)                                      # once per chunk
+    # run: once per layer, by an attention backend; `reference.run_plan` says what to compute
+
+numpy only: this package imports neither depcache nor SGLang, FlashInfer or torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flashinfer_masks.cascade import Batch, CascadePlan, plan_cascade
+from flashinfer_masks.dense import dense_mask
+from flashinfer_masks.masked import MaskedPlan, causal_mask, plan_masked
+from flashinfer_masks.packed import PackedMasks, pack_masks
+from flashinfer_masks.ragged import PlanTooLargeError
+from flashinfer_masks.segments import SegmentsPlan, plan_segments
+from flashinfer_masks.visibility import Step, Structure
+
+PLANS: dict[str, Callable[[Step], MaskedPlan | SegmentsPlan | CascadePlan]] = {
+    "custom_mask": plan_masked,
+    "segments": plan_segments,
+    "cascade": plan_cascade,
+}
+
+__all__ = [
+    "PLANS",
+    "Batch",
+    "CascadePlan",
+    "MaskedPlan",
+    "PackedMasks",
+    "PlanTooLargeError",
+    "SegmentsPlan",
+    "Step",
+    "Structure",
+    "causal_mask",
+    "dense_mask",
+    "pack_masks",
+    "plan_cascade",
+    "plan_masked",
+    "plan_segments",
+]

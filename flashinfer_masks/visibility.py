@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who sees whom: the forest of one prompt, and the part of it that one step computes.
+
+Two numberings meet here. An *index* counts tokens in pre-order, [system | context | task]; a
+*row* counts the request's rows in the KV cache, hits first. `order[row] == index`.
+
+    row    0 ........ num_prefix ............................ num_rows ..... num_tokens ...
+           | in the KV already | computed now, in this order  | later chunks |
+           | hits, any order,  | system | context   | task,   |
+           | earlier chunks    | misses | misses    | output  |
+    query                      0 .... context_start tail_start num_new
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Structure:
+    """The forest of one prompt as plain arrays. Build it once per request with `make`.
+
+    A token sees its ancestors and itself (dependency attention, DepCache paper, section 3.1);
+    the system is an ancestor of all; task and generated tokens see everything before them:
+
+        visible(i, j) = j <= i and (i < ends[j] or i >= task_start)
+
+    num_tokens     tokens of the whole prompt
+    system_len     tokens of the system, may be 0
+    lens           (S,) int64, tokens of each segment, in pre-order
+    parents        (S,) int64, parent segment; -1 is the root of a tree
+    starts         (S,) int64, index of each segment's first token
+    subtree_stops  (S,) int64, first index past each segment's last descendant
+    ends           (num_tokens,) int64, first index that is no descendant of the token;
+                   num_tokens for system and task
+    parent_tokens  (num_tokens,) int64, index of the token each token follows; -1 for index 0
+                   and, without a system, for the first token of a tree
+    tree_starts    (T,) int64, index of each tree's first token
+
+    The nodes are the segments with the system before them, as node 0 and parent of the roots:
+
+    node_starts, node_lens   (S + 1,) int64
+    node_levels    (S + 1,) int64, number of nodes above
+    node_depths    (S + 1,) int64, number of tokens above
+    """
+
+    num_tokens: int
+    system_len: int
+    lens: np.ndarray
+    parents: np.ndarray
+    starts: np.ndarray
+    subtree_stops: np.ndarray
+    ends: np.ndarray = field(repr=False)
+    parent_tokens: np.ndarray = field(repr=False)
+    tree_starts: np.ndarray = field(repr=False)
+    node_starts: np.ndarray = field(repr=False)
+    node_lens: np.ndarray = field(repr=False)
+    node_levels: np.ndarray = field(repr=False)
+    node_depths: np.ndarray = field(repr=False)
+
+    @classmethod
+    def make(
+        cls, num_tokens: int, system_len: int, lens: np.ndarray, parents: np.ndarray
+    ) -> Structure:
+        """Derive the arrays. O(S) Python, the rest numpy.
+
+        num_tokens, system_len, lens, parents  as above, already validated; S may be 0
+        """
+        lens, parents = np.asarray(lens, np.int64), np.asarray(parents, np.int64)
+        node_lens = np.concatenate(([system_len], lens))
+        node_stops = np.cumsum(node_lens)
+        node_starts = node_stops - node_lens
+        node_parents = np.concatenate(([-1], parents + 1))
+        task_start = int(node_stops[-1])
+        assert len(lens) == len(parents)
+        assert 0 <= system_len
+        assert task_start < num_tokens
+        assert (lens >= 1).all()
+        assert ((parents >= -1) & (parents < np.arange(len(parents)))).all()
+
+        num_nodes = len(node_lens)
+        parent_of, len_of, stop_of = node_parents.tolist(), node_lens.tolist(), node_stops.tolist()
+        level_of, depth_of = [0] * num_nodes, [0] * num_nodes
+        for node in range(1, num_nodes):
+            parent = parent_of[node]
+            level_of[node] = level_of[parent] + 1
+            depth_of[node] = depth_of[parent] + len_of[parent]
+        for node in range(num_nodes - 1, 0, -1):
+            parent = parent_of[node]
+            if stop_of[parent] < stop_of[node]:
+                stop_of[parent] = stop_of[node]
+        subtree_stops = np.array(stop_of[1:], np.int64)
+
+        ends = np.full(num_tokens, num_tokens, np.int64)
+        ends[system_len:task_start] = np.repeat(subtree_stops, lens)
+        parent_tokens = np.arange(-1, num_tokens - 1)
+        # Only the first token of a segment follows another one than its neighbour.
+        parent_tokens[node_starts[1:]] = node_stops[node_parents[1:]] - 1
+        return cls(
+            num_tokens=num_tokens,
+            system_len=system_len,
+            lens=lens,
+            parents=parents,
+            starts=node_starts[1:],
+            subtree_stops=subtree_stops,
+            ends=ends,
+            parent_tokens=parent_tokens,
+            tree_starts=node_starts[1:][parents < 0],
+            node_starts=node_starts,
+            node_lens=node_lens,
+            node_levels=np.array(level_of, np.int64),
+            node_depths=np.array(depth_of, np.int64),
+        )
+
+    @property
+    def num_segments(self) -> int:
+        return len(self.lens)
+
+    @property
+    def num_trees(self) -> int:
+        return len(self.tree_starts)
+
+    @property
+    def task_start(self) -> int:
+        """Index, and row, of the first task token."""
+        return int(self.node_starts[-1] + self.node_lens[-1])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """The rows that one forward pass computes: [num_prefix, num_prefix + num_new).
+
+    structure   of the request
+    order       (num_tokens,) integers, index of each prompt row; rows behind the prompt hold
+                generated tokens and have index == row. The task comes last, in order.
+    num_prefix  rows already in the KV cache
+    num_new     rows computed now, >= 1; may end inside the prompt (a chunk) or go past it
+
+    The new rows of system and context are in pre-order, and whatever a new row sees is in the
+    rows up to its own. Cached rows may be any set for which that holds: normally whole
+    prefixes of paths, but a token may also be recomputed below cached descendants.
+
+    Derived:
+
+    num_rows       num_prefix + num_new
+    indices        (num_rows,) int64, index of each row
+    row_of         (num_tokens,) int32, row of each index; -1 where not yet in the KV cache
+    context_start  number of new rows that belong to the system
+    tail_start     the same, plus those of the context; the rest is task and output
+    """
+
+    structure: Structure
+    order: np.ndarray = field(repr=False)
+    num_prefix: int
+    num_new: int
+    num_rows: int = field(init=False)
+    indices: np.ndarray = field(init=False, repr=False)
+    row_of: np.ndarray = field(init=False, repr=False)
+    context_start: int = field(init=False)
+    tail_start: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        structure, num_prefix = self.structure, self.num_prefix
+        num_tokens, task_start = structure.num_tokens, structure.task_start
+        assert len(self.order) == num_tokens
+        assert num_prefix >= 0
+        assert self.num_new >= 1
+        num_rows = num_prefix + self.num_new
+        indices = np.arange(num_rows)
+        num_prompt_rows = min(num_rows, num_tokens)
+        indices[:num_prompt_rows] = self.order[:num_prompt_rows]
+        row_of = np.full(num_tokens, -1, np.int32)
+        row_of[indices[:num_prompt_rows]] = np.arange(num_prompt_rows, dtype=np.int32)
+
+        tail_start = max(0, min(num_rows, task_start) - num_prefix)
+        new = indices[num_prefix : num_prefix + tail_start]
+        assert (indices[task_start:] == np.arange(task_start, max(num_rows, task_start))).all()
+        assert (new[1:] > new[:-1]).all(), "new rows of system and context must be in pre-order"
+        above = structure.parent_tokens[new]
+        assert ((above < 0) | (row_of[above] >= 0)).all(), "a new row's parent must have a row"
+        set_field = object.__setattr__
+        set_field(self, "num_rows", num_rows)
+        set_field(self, "indices", indices)
+        set_field(self, "row_of", row_of)
+        set_field(self, "context_start", int(np.searchsorted(new, structure.system_len)))
+        set_field(self, "tail_start", tail_start)
+
+    @property
+    def new_indices(self) -> np.ndarray:
+        """(num_new,) int64, index of each new row."""
+        return self.indices[self.num_prefix :]

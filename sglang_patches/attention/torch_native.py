@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SGLang's `torch_native` backend, with dependency attention and, on a CPU, new rows only.
+
+The stock backend pads the queries to the whole row and computes the full square even for
+cached prefixes. Here a prefill computes its new rows alone, for plain requests too, so that
+on a CPU a comparison with stock SGLang compares caches and not attention loops.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
+
+from depcache.config import load_config
+from depcache.errors import ConfigError
+from depcache.position.shift import shift_keys
+from sglang_patches.attention.torch_plans import WORK_BY_PLAN, AttentionWork, CausalWork
+from sglang_patches.cpu_platform import is_cpu, set_cpu_threads
+from sglang_patches.forward import get_batch, merge_copies
+from sglang_patches.request_state import PendingCopy
+
+# The fastest of the three on the machines we measured; see the README.
+AUTO_PLAN = "cascade"
+
+
+class DependencyTorchBackend(TorchNativeAttnBackend):
+    """Runs the batch's `DependencyBatch`; batches without one run as the option says."""
+
+    def __init__(self, runner: Any) -> None:
+        super().__init__(runner)
+        if is_cpu(runner):
+            set_cpu_threads()
+        config = load_config()
+        self._runner = runner
+        self._plan = AUTO_PLAN if config.attention_plan == "auto" else config.attention_plan
+        self._new_rows_only = is_cpu(runner) and config.cpu_attention == "new_rows"
+        self._work: list[AttentionWork] | None = None
+        self._rope: Any = None
+
+    def init_forward_metadata(self, forward_batch: Any) -> None:
+        super().init_forward_metadata(forward_batch)
+        self._work = None
+        dependencies = get_batch(forward_batch)
+        if dependencies is not None and dependencies.copies:
+            self._copy_shifted(merge_copies(dependencies.copies))
+        if not forward_batch.forward_mode.is_extend() or forward_batch.encoder_lens is not None:
+            return
+        if dependencies is None and not self._new_rows_only:
+            return
+        num_requests = forward_batch.batch_size
+        steps = [None] * num_requests if dependencies is None else dependencies.steps
+        rows = self.req_to_token_pool.req_to_token
+        make_work = WORK_BY_PLAN[self._plan]
+        self._work = []
+        for i, step in enumerate(steps):
+            num_rows = (
+                forward_batch.extend_prefix_lens_cpu[i] + forward_batch.extend_seq_lens_cpu[i]
+            )
+            slots = rows[forward_batch.req_pool_indices[i], :num_rows].to(torch.int64)
+            self._work.append(CausalWork(slots) if step is None else make_work(step, slots))
+        self._num_new = list(forward_batch.extend_seq_lens_cpu)
+
+    def _run_sdpa_forward_extend(
+        self,
+        query: torch.Tensor,
+        output: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        *args: Any,
+        scaling: float | None = None,
+        causal: bool = False,
+        is_cross_attn: bool = False,
+        sliding_window_size: int | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        is_plain_decoder = causal and not is_cross_attn and sliding_window_size is None
+        if self._work is None or not is_plain_decoder:
+            return super()._run_sdpa_forward_extend(
+                query,
+                output,
+                k_cache,
+                v_cache,
+                *args,
+                scaling=scaling,
+                causal=causal,
+                is_cross_attn=is_cross_attn,
+                sliding_window_size=sliding_window_size,
+                **kwargs,
+            )
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        start = 0
+        for work, num_new in zip(self._work, self._num_new, strict=True):
+            rows = slice(start, start + num_new)
+            work.run(query[rows], k_cache, v_cache, output[rows], scale)
+            start += num_new
+        return output
+
+    def _copy_shifted(self, copy: PendingCopy) -> None:
+        """Move shifted hits into their own slots, in every layer, before the first one runs."""
+        rope = self._rotary_embedding()
+        pool = self.token_to_kv_pool
+        device = rope.cos_sin_cache.device
+        sources, targets, homes, placed = (
+            torch.from_numpy(array).to(device)
+            for array in (copy.sources, copy.targets, copy.homes, copy.placed)
+        )
+        first_layer = getattr(pool, "start_layer", 0) or 0
+        for layer in range(first_layer, first_layer + pool.layer_num):
+            keys, values = pool.get_key_buffer(layer), pool.get_value_buffer(layer)
+            keys[targets] = shift_keys(
+                keys[sources],
+                homes,
+                placed,
+                rope.cos_sin_cache,
+                rotary_dim=rope.rotary_dim,
+                is_neox=rope.is_neox_style,
+            )
+            values[targets] = values[sources]
+
+    def _rotary_embedding(self) -> Any:
+        if self._rope is None:
+            found = [
+                module
+                for module in self._runner.model.modules()
+                if hasattr(module, "cos_sin_cache") and hasattr(module, "rotary_dim")
+            ]
+            if not found:
+                raise ConfigError(
+                    "the model has no rotary embedding, so cached keys cannot be moved: use the "
+                    "layout 'tree'"
+                )
+            self._rope = found[0]
+        return self._rope

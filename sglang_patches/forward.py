@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one forward pass must know about the dependency requests in its batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from flashinfer_masks.visibility import Step
+from sglang_patches.request_state import PendingCopy, RequestState, get_state
+
+
+@dataclass(frozen=True, slots=True)
+class DependencyBatch:
+    """Goes with SGLang's ForwardBatch of an extend with at least one dependency request.
+
+    steps   per request of the batch the rows it computes; None for a plain request
+    copies  shifted hits to copy before the first layer
+    """
+
+    steps: list[Step | None]
+    copies: list[PendingCopy]
+
+
+class _Rids(list[str]):
+    """The batch's request ids, carrying what belongs to these requests.
+
+    SGLang copies a ForwardBatch field by field before it runs, so an attribute of the batch
+    itself would be lost; this field is taken over as it is.
+    """
+
+    dependencies: DependencyBatch
+
+
+def get_batch(forward_batch: Any) -> DependencyBatch | None:
+    """The dependencies that `prepare_forward` put with this batch, None for a plain one."""
+    rids = forward_batch.rids
+    return rids.dependencies if isinstance(rids, _Rids) else None
+
+
+def prepare_forward(forward_batch: Any, batch: Any) -> None:
+    """Set positions, and for an extend the steps and copies, of the dependency requests.
+
+    forward_batch  SGLang's new ForwardBatch; its `positions` are replaced, never written in
+                   place (they may alias a buffer of the batch)
+    batch          the ScheduleBatch it was made from; rows and requests are in the same order
+    """
+    if forward_batch.positions is None or forward_batch.forward_mode.is_idle():
+        return
+    states = [get_state(req) for req in batch.reqs]
+    if not any(states):
+        return
+    if forward_batch.forward_mode.is_decode():
+        _shift_decode_positions(forward_batch, states)
+    elif forward_batch.forward_mode.is_extend():
+        _prepare_extend(forward_batch, batch, states)
+
+
+def _shift_decode_positions(forward_batch: Any, states: list[RequestState | None]) -> None:
+    offsets = [0 if state is None else state.decode_offset for state in states]
+    if any(offsets):
+        positions = forward_batch.positions
+        offset = torch.tensor(offsets, dtype=positions.dtype).to(positions.device)
+        forward_batch.positions = positions + offset
+
+
+def _prepare_extend(forward_batch: Any, batch: Any, states: list[RequestState | None]) -> None:
+    positions = forward_batch.positions.clone()
+    steps: list[Step | None] = []
+    copies: list[PendingCopy] = []
+    start = 0
+    for state, num_prefix, num_new in zip(
+        states,
+        forward_batch.extend_prefix_lens_cpu,
+        forward_batch.extend_seq_lens_cpu,
+        strict=True,
+    ):
+        if state is None or state.plan is None:
+            steps.append(None)
+        else:
+            placed = state.row_positions(num_prefix, num_prefix + num_new)
+            positions[start : start + num_new] = torch.from_numpy(placed).to(positions)
+            steps.append(Step(state.structure, state.plan.order, num_prefix, num_new))
+            copy = batch.tree_cache.take_pending(state)
+            if copy is not None:
+                copies.append(copy)
+        start += num_new
+    forward_batch.positions = positions
+    rids = _Rids(forward_batch.rids)
+    rids.dependencies = DependencyBatch(steps, copies)
+    forward_batch.rids = rids
+
+
+def merge_copies(copies: list[PendingCopy]) -> PendingCopy:
+    """One copy that does the work of all."""
+    return PendingCopy(
+        sources=np.concatenate([copy.sources for copy in copies]),
+        targets=np.concatenate([copy.targets for copy in copies]),
+        homes=np.concatenate([copy.homes for copy in copies]),
+        placed=np.concatenate([copy.placed for copy in copies]),
+    )

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hooks on the three ways a request leaves the waiting queue without running.
+
+Why: a matched request may hold slots for shifted hits although it was not admitted in the
+end. SGLang tells the cache about such aborts only with a HiCache storage backend.
+Unnecessary when `release_aborted_request` is called for every cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def release_orphans(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+    if getattr(scheduler.tree_cache, "is_depcache", False):
+        scheduler.tree_cache.release_orphans(scheduler.waiting_queue)
+
+
+_SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+HOOKS = {
+    f"{_SCHEDULER}.abort_request": ("AFTER", release_orphans),
+    f"{_SCHEDULER}._abort_on_waiting_timeout": ("AFTER", release_orphans),
+    f"{_SCHEDULER}._abort_on_queued_limit": ("AFTER", release_orphans),
+}

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hook on the scheduler's state query: the way from the HTTP process to the cache and back.
+
+Why: the routes of DepCache live in the HTTP process and the cache in the scheduler's, and
+SGLang has no message for plugins. The state query's reply is an open dictionary, and its
+request id, which nobody uses, carries our question as JSON.
+Unnecessary when SGLang offers plugins a request of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def add_depcache_state(result: Any, scheduler: Any, recv_req: Any) -> None:
+    if getattr(scheduler.tree_cache, "is_depcache", False):
+        from sglang_patches.control import answer
+
+        result.internal_state["depcache"] = answer(scheduler, recv_req.rid)
+
+
+HOOKS = {
+    "sglang.srt.managers.scheduler.Scheduler.get_internal_state": ("AFTER", add_depcache_state)
+}

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hook on the check of server arguments: refuse early, then set up the tokenizer's process.
+
+Why: a plugin is loaded before the arguments are known, and the cache is built late, in
+another process. This is the one place in the main process that sees final arguments before
+anything starts, for the HTTP server and for `sglang.Engine` alike.
+Unnecessary when SGLang tells plugins the server arguments.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from sglang_patches.version import BACKEND_NAME
+
+
+def prepare_front(result: Any, server_args: Any) -> None:
+    """Check the arguments, hook this process, verify, and add the HTTP routes."""
+    if server_args.radix_cache_backend != BACKEND_NAME:
+        return
+    from sglang_patches.hooks import install_front_hooks
+    from sglang_patches.refusals import refuse_unsupported
+    from sglang_patches.verify import require_front_in_place, require_in_place
+
+    refuse_unsupported(server_args)
+    require_in_place()
+    install_front_hooks()
+    require_front_in_place()
+    http_server = sys.modules.get("sglang.srt.entrypoints.http_server")
+    if http_server is not None:
+        from sglang_patches.routes import add_routes
+
+        add_routes(http_server)
+
+
+HOOKS = {"sglang.srt.server_args.ServerArgs.check_server_args": ("AFTER", prepare_front)}

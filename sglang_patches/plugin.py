@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Entry point `depcache` in `sglang.srt.plugins`: SGLang calls `register` in every process.
+
+Official seams first (radix-cache backend, attention backends), hooks second (`hooks/`).
+SGLang logs and swallows a plugin's errors, so nothing here may fail unseen: the backend's
+name is registered before anything else, and building the cache stops the server when a seam
+or hook is missing. A server that does not ask for the backend stays stock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang_patches.version import BACKEND_NAME
+
+_failure: Exception | None = None
+
+
+def register() -> None:
+    """Put seams and hooks in place. Safe to call twice."""
+    global _failure
+    from sglang.srt.mem_cache.registry import (
+        register_radix_cache_backend,
+        registered_radix_cache_backends,
+    )
+
+    if BACKEND_NAME not in registered_radix_cache_backends():
+        register_radix_cache_backend(BACKEND_NAME, make_tree_cache)
+    try:
+        from sglang_patches.attention import register_backends
+        from sglang_patches.hooks import register_hooks
+
+        register_backends()
+        register_hooks()
+    except Exception as error:
+        _failure = error
+        raise
+
+
+def registration_error() -> Exception | None:
+    """What made `register` fail in this process, None if it did not."""
+    return _failure
+
+
+def make_tree_cache(context: Any) -> Any:
+    """The radix cache of one scheduler process; raises ConfigError when it cannot work.
+
+    context  SGLang's TreeCacheBuildContext
+    """
+    from sglang_patches.refusals import refuse_model, refuse_unsupported
+    from sglang_patches.tree_cache import DepCacheTree
+    from sglang_patches.verify import require_in_place
+
+    require_in_place()
+    refuse_unsupported(context.server_args)
+    refuse_model(context)
+    return DepCacheTree(context.params, context.server_args.radix_eviction_policy)

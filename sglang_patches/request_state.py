@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the plugin remembers of one dependency request, from its first match to its end.
+
+It hangs on the engine's request object itself (`Req.depcache`), never in a table by id: ids
+are used again after an abort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from depcache.cache import Node
+from depcache.plan import RequestPlan, SegmentTable
+from depcache.prompt.wire import WireIds, forest_from_wire
+from flashinfer_masks.visibility import Structure
+
+ATTRIBUTE = "depcache"
+
+
+def get_state(req: Any) -> RequestState | None:
+    """The state of an SGLang request, None for a plain one."""
+    return getattr(req, ATTRIBUTE, None)
+
+
+class Handle:
+    """What SGLang carries as `req.last_node`: the nodes that a request keeps from eviction.
+
+    Opaque to the scheduler, which only locks and unlocks it as a whole. Its node list grows
+    while the request computes its context; whoever appends a node locks it at once.
+    """
+
+    __slots__ = ("nodes",)
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self.nodes = nodes
+
+
+@dataclass(slots=True, eq=False)
+class PendingCopy:
+    """Shifted hits whose target slots are allocated and whose copy is not launched yet.
+
+    sources, targets  (n,) int64 KV slots
+    homes, placed     (n,) int64 positions: keys turn from `homes` to `placed`
+    """
+
+    sources: np.ndarray
+    targets: np.ndarray
+    homes: np.ndarray
+    placed: np.ndarray
+
+
+@dataclass(slots=True, eq=False)
+class RequestState:
+    """One dependency request. Rows and indices as in `depcache.plan.request`.
+
+    tokens          (num_tokens,) int64 the prompt in pre-order, as the client sent it
+    decode_offset   position of row r >= num_tokens is r + decode_offset
+    plan            None before the first match and after a retraction
+    ends, matched, next_row   per segment, moving on as chunks are computed: deepest node in
+                    the tree, its tokens that are in the tree, first row still to insert
+    next_segment    first segment that may have rows to insert
+    owned           (num_tokens,) bool per row: the slot belongs to the tree
+    pending         copies allocated but not launched
+    num_private     slots allocated for shifted copies, freed with the request's rows
+    is_running      the request was admitted and holds its handle's locks
+    """
+
+    tokens: np.ndarray
+    layout: str
+    namespace: Hashable
+    table: SegmentTable
+    structure: Structure
+    decode_offset: int
+    plan: RequestPlan | None = None
+    allow_shift: bool = True
+    handle: Handle = field(default_factory=lambda: Handle([]))
+    ends: list[Node | None] = field(default_factory=list)
+    matched: list[int] = field(default_factory=list)
+    next_row: list[int] = field(default_factory=list)
+    next_segment: int = 0
+    owned: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    pending: PendingCopy | None = None
+    num_private: int = 0
+    is_running: bool = False
+    fallback_reason: str | None = None
+    is_reported: bool = False
+
+    @classmethod
+    def make(cls, tokens: np.ndarray, wire: WireIds, extra_key: Hashable) -> RequestState:
+        """Prepare a request. Raises PromptError when structure and tokens do not fit."""
+        forest = forest_from_wire(tokens, wire)
+        layout = wire.depcache_layout
+        table = SegmentTable.make(tokens, forest, layout)
+        return cls(
+            tokens=tokens,
+            layout=layout,
+            # KV of another layout has other positions, or other distances to its ancestors.
+            namespace=(extra_key, layout),
+            table=table,
+            structure=Structure.make(
+                forest.num_tokens, forest.system_len, forest.lens, forest.parents
+            ),
+            decode_offset=int(table.positions[-1]) + 1 - forest.num_tokens,
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        return self.table.num_tokens
+
+    @property
+    def is_exact(self) -> bool:
+        """A hit equals a recompute: the layout gives a node one position and one past."""
+        return self.layout == "tree"
+
+    def start(self, plan: RequestPlan) -> None:
+        """Take over a fresh plan; forget what an earlier one had set up."""
+        self.plan = plan
+        self.handle = Handle(list(plan.nodes))
+        self.ends = list(plan.ends)
+        self.matched = list(plan.matched)
+        lens = np.subtract(self.table.stops, self.table.starts)
+        missing = lens - np.array(self.matched, np.int64)
+        self.next_row = (plan.num_hits + np.cumsum(missing) - missing).tolist()
+        self.next_segment = 0
+        self.owned = np.zeros(self.num_tokens, bool)
+        self.owned[: plan.num_shared] = True
+        self.is_running = False
+
+    def forget_plan(self) -> None:
+        """Back to the state before the first match; the prompt itself is kept."""
+        self.plan = None
+        self.handle = Handle([])
+        self.pending = None
+        self.num_private = 0
+        self.is_running = False
+
+    def row_positions(self, start: int, stop: int) -> np.ndarray:
+        """(stop - start,) int64 position of each of the rows [start, stop)."""
+        assert self.plan is not None
+        rows = np.arange(start, stop)
+        positions = rows + self.decode_offset
+        num_prompt = max(0, min(stop, self.num_tokens) - start)
+        index = self.plan.order[start : start + num_prompt]
+        positions[:num_prompt] = self.table.positions[index]
+        return positions
+
+    def report(self) -> dict[str, Any]:
+        """The reply's `metadata.depcache`: how many context tokens came from where."""
+        plan = self.plan
+        assert plan is not None
+        num_shifted = self.num_private
+        return {
+            "layout": self.layout,
+            "prompt_tokens": self.num_tokens,
+            "context_tokens": plan.num_context,
+            "shared": plan.num_shared,
+            "shifted": num_shifted,
+            "loaded": 0,
+            "missed": plan.num_context - plan.num_shared - num_shifted,
+            "plain": self.num_tokens - plan.num_context,
+            "fallback_reason": self.fallback_reason,
+        }

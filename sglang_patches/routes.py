@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The routes under /depcache: on SGLang's own app, with its authentication.
+
+Routes are put on the app itself: `include_router` would hide them from SGLang's check of
+admin rights (SGLang 0.5.17 with FastAPI 0.163).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fastapi
+from fastapi.responses import JSONResponse
+
+import depcache
+from depcache.config import load_config
+from depcache.errors import PromptError
+from depcache.prompt.layout import token_positions
+from depcache.prompt.wire import WireIds, forest_from_wire, parse_wire
+from sglang_patches.control import make_question
+from sglang_patches.inbound import convert_text, custom_params_of, validate_ids
+from sglang_patches.verify import inspect
+from sglang_patches.version import installed_version
+
+MAX_TABLE_ROWS = 2000
+
+
+def add_routes(http_server: Any) -> None:
+    """Add the routes to SGLang's HTTP server module. Safe to call twice."""
+    app = http_server.app
+    if any(getattr(route, "path", "").startswith("/depcache/") for route in app.routes):
+        return
+
+    @app.get("/depcache/status")
+    async def depcache_status() -> dict[str, Any]:
+        """What is installed and in place, and what the cache holds."""
+        return await get_status(http_server)
+
+    @app.post("/depcache/explain", response_model=None)
+    async def depcache_explain(request: fastapi.Request) -> dict[str, Any] | JSONResponse:
+        """Segments and plan of a request, without running it."""
+        try:
+            return await explain(http_server, await _read_object(request))
+        except ValueError as error:
+            return _bad_request(str(error))
+
+    app.openapi_schema = None
+
+
+def _bad_request(message: str) -> JSONResponse:
+    body = {"object": "error", "message": message, "type": "BadRequestError", "param": None}
+    return JSONResponse({**body, "code": 400}, status_code=400)
+
+
+async def _read_object(request: fastapi.Request) -> dict[str, Any]:
+    try:
+        body = await request.json()
+    except (ValueError, RecursionError) as error:
+        raise PromptError(f"the body is not JSON ({error}): send a JSON object") from None
+    if not isinstance(body, dict):
+        raise PromptError(f"the body is a {type(body).__name__}: send a JSON object")
+    return body
+
+
+async def _ask(http_server: Any, question: dict[str, Any] | None) -> dict[str, Any]:
+    """The scheduler's answer; of several data-parallel ranks the first one's."""
+    from sglang.srt.managers.io_struct import GetInternalStateReq
+
+    manager = http_server._global_state.tokenizer_manager
+    manager.auto_create_handle_loop()
+    rid = None if question is None else make_question(question)
+    replies = await manager.get_internal_state_communicator(GetInternalStateReq(rid=rid))
+    state = replies[0].internal_state["depcache"]
+    if "error" in state:
+        raise PromptError(state["error"])
+    return state
+
+
+async def get_status(http_server: Any) -> dict[str, Any]:
+    """The body of GET /depcache/status."""
+    from sglang_patches.hooks import ENGINE_HOOKS, front_hook_names
+
+    report = inspect(ENGINE_HOOKS + front_hook_names())
+    state = await _ask(http_server, None)
+    config = load_config()
+    server_args = http_server._global_state.tokenizer_manager.server_args
+    return {
+        "version": depcache.__version__,
+        "sglang_version": installed_version(),
+        "active": True,
+        "attention_backend": server_args.attention_backend,
+        "attention_plan": config.attention_plan,
+        "seams": report.seams,
+        "hooks": report.hooks,
+        "problems": report.problems,
+        "cache": state["cache"],
+        "config": config.model_dump(),
+    }
+
+
+async def explain(http_server: Any, body: dict[str, Any]) -> dict[str, Any]:
+    """The body of POST /depcache/explain. Raises PromptError on a bad request."""
+    obj = _to_internal(http_server, body)
+    manager = http_server._global_state.tokenizer_manager
+    convert_text(obj, manager.tokenizer)
+    validate_ids(obj, obj.input_ids, manager.model_config)
+    custom_params = custom_params_of(obj)
+    wire = parse_wire(custom_params)
+    if not isinstance(wire, WireIds):
+        raise PromptError(
+            "the request has no dependency data: send depcache_ keys in custom_params"
+        )
+    input_ids = list(obj.input_ids)
+    extra_key = getattr(obj, "extra_key", None)
+    question = {"ask": "explain", "input_ids": input_ids, "extra_key": extra_key}
+    params = {k: v for k, v in custom_params.items() if k.startswith("depcache_")}
+    state = await _ask(http_server, {**question, "custom_params": params})
+    reply = state["reply"]
+    forest = forest_from_wire(input_ids, wire)
+    positions = token_positions(forest, wire.layout)
+    # Segment 0 of the plan is the system, when there is one.
+    matched = reply.pop("matched_by_segment")[1 if forest.system_len else 0 :]
+    shown = min(forest.num_segments, MAX_TABLE_ROWS)
+    starts = forest.starts[:shown].tolist()
+    lens = forest.lens[:shown].tolist()
+    texts = manager.tokenizer.batch_decode(
+        [input_ids[start : start + num] for start, num in zip(starts, lens, strict=True)]
+    )
+    return {
+        "layout": wire.layout,
+        "prompt_tokens": forest.num_tokens,
+        "context_tokens": forest.task_start,
+        "trees": forest.num_trees,
+        "segments": forest.num_segments,
+        **reply,
+        "plain": forest.task_len,
+        "fallback_reason": None,
+        "table": [
+            {
+                "segment": i,
+                "parent": int(forest.parents[i]),
+                "start": starts[i],
+                "num_tokens": lens[i],
+                "position": int(positions[starts[i]]),
+                "text": texts[i],
+                "cached": matched[i],
+            }
+            for i in range(shown)
+        ],
+        "table_is_cut": shown < forest.num_segments,
+    }
+
+
+def _to_internal(http_server: Any, body: dict[str, Any]) -> Any:
+    """SGLang's own request object for a body like /generate's, or like a chat's or completion's."""
+    from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest
+    from sglang.srt.managers.io_struct import GenerateReqInput
+
+    state = http_server.app.state
+    if "messages" in body:
+        request = ChatCompletionRequest(**{"model": "", **body})
+        return state.openai_serving_chat._convert_to_internal_request(request)[0]
+    if "prompt" in body:
+        request = CompletionRequest(**{"model": "", **body})
+        return state.openai_serving_completion._convert_to_internal_request(request)[0]
+    known = ("text", "input_ids", "sampling_params", "extra_key")
+    unknown = sorted(set(body) - set(known))
+    if unknown:
+        raise PromptError(
+            f"{unknown[0]!r} is no key of this route: send {', '.join(known)}, or the body of a "
+            "chat or a completion"
+        )
+    return GenerateReqInput(**body)

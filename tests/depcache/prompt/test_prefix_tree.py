@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Merging sequences: the same segments as a trie that is built token by token."""
+
+from __future__ import annotations
+
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from depcache.prompt.forest import Forest
+from depcache.prompt.prefix_tree import merge_sequences
+from tests.depcache.prompt.make import merge_sequences_ref, read_segments
+
+# Few different tokens and long runs: many merges, splits and prefixes of each other.
+SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=20), max_size=15)
+
+
+def merge(sequences: list[list[int]]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    tokens, lens, parents = merge_sequences(sequences)
+    return read_segments(Forest.make(len(tokens) + 1, 0, lens, parents), tokens)
+
+
+@given(SEQUENCES)
+def test_segments_and_their_order_equal_the_naive_trie(sequences):
+    assert merge(sequences) == merge_sequences_ref(sequences)
+
+
+@given(SEQUENCES, st.randoms(use_true_random=False))
+def test_the_set_of_segments_does_not_depend_on_the_order(sequences, random):
+    expected = set(merge(sequences))
+    shuffled = sequences + sequences[:3]
+    random.shuffle(shuffled)
+    assert set(merge(shuffled)) == expected
+
+
+@given(SEQUENCES)
+def test_every_sequence_can_be_read_back(sequences):
+    ways = {before + run for before, run in merge(sequences)}
+    for sequence in sequences:
+        assert any(way[: len(sequence)] == tuple(sequence) for way in ways)
+
+
+def test_siblings_keep_the_order_of_their_first_appearance():
+    tokens, lens, parents = merge_sequences([[5, 1, 1], [9], [5, 2], [4], [5, 1, 2]])
+    assert tokens == [5, 1, 1, 2, 2, 9, 4]
+    assert lens == [1, 1, 1, 1, 1, 1, 1]
+    assert parents == [-1, 0, 1, 1, 0, -1, -1]
+
+
+def test_a_prefix_vanishes_whichever_comes_first():
+    assert merge_sequences([[1, 2], [1, 2, 3]]) == ([1, 2, 3], [3], [-1])
+    assert merge_sequences([[1, 2, 3], [1, 2]]) == ([1, 2, 3], [3], [-1])
+
+
+def test_long_sequences_that_part_late_take_no_quadratic_time():
+    base = list(range(50_000))
+    sequences = [[*base[: 50_000 - 100 * i], -1] for i in range(100)]
+    start = time.perf_counter()
+    _, lens, _ = merge_sequences([base, *sequences])
+    assert time.perf_counter() - start < 5
+    assert len(lens) == 199  # the first one only grows `base`

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real `sglang.Engine` on the CPU for tests, strict about its memory, one alive at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.helpers.prompts import TreePrompt
+
+TOP_LOGPROBS = 5
+FLUSH_DEADLINE_S = 20.0
+ANSWER_DEADLINE_S = 120.0
+
+_ARGUMENTS: dict[str, Any] = {
+    "device": "cpu",
+    "attention_backend": "torch_native",
+    "sampling_backend": "pytorch",
+    "grammar_backend": "none",
+    "dtype": "float32",
+    "disable_cuda_graph": True,
+    "mem_fraction_static": 0.3,
+    "max_total_tokens": 8192,
+    "max_running_requests": 16,
+    "page_size": 1,
+    "log_level": "warning",
+}
+
+# Every step checks that free + cached + in flight is all of the pool, and a leak ends the
+# scheduler: an engine that still answers has lost no slot.
+_ENVIRONMENT = {
+    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
+    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "1",
+}
+
+
+@contextmanager
+def start_engine(
+    model: Path, *, environment: dict[str, str] | None = None, **arguments: Any
+) -> Iterator[RunningEngine]:
+    """Run an engine with the DepCache plugin until the block ends.
+
+    environment  variables for this engine on top of the strict checks
+    arguments    SGLang server arguments; `radix_cache_backend=None` is the stock cache
+    """
+    import sglang
+
+    arguments = {"radix_cache_backend": "depcache", **_ARGUMENTS, **arguments}
+    with _variables({**_ENVIRONMENT, **(environment or {})}):
+        engine = sglang.Engine(model_path=str(model), **arguments)
+        try:
+            yield RunningEngine(engine)
+        finally:
+            engine.shutdown()
+
+
+@contextmanager
+def _variables(values: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+class RunningEngine:
+    """What tests ask of an engine."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+
+    def generate(
+        self,
+        prompts: Sequence[TreePrompt],
+        num_new: int | Sequence[int] = 6,
+        *,
+        extra_keys: Sequence[str | None] | None = None,
+        **options: Any,
+    ) -> list[dict[str, Any]]:
+        """Greedy answers to prompts that arrive together, with log-probabilities.
+
+        num_new  tokens of each answer; the end-of-text token does not end it
+        """
+        lens = [num_new] * len(prompts) if isinstance(num_new, int) else num_new
+        keys = extra_keys or [None] * len(prompts)
+
+        async def run() -> list[dict[str, Any]]:
+            requests = (
+                self.answer(prompt, num, extra_key=key, **options)
+                for prompt, num, key in zip(prompts, lens, keys, strict=True)
+            )
+            return list(await asyncio.gather(*requests))
+
+        return self.run(run())
+
+    def run(self, work: Any, deadline_s: float = ANSWER_DEADLINE_S) -> Any:
+        """Run a coroutine on the engine's loop; TimeoutError if it takes longer than this."""
+        return self.engine.loop.run_until_complete(asyncio.wait_for(work, deadline_s))
+
+    async def answer(
+        self,
+        prompt: TreePrompt,
+        num_new: int,
+        *,
+        rid: str | None = None,
+        extra_key: str | None = None,
+        on_output: Callable[[dict[str, Any]], None] | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:
+        """One answer; `on_output` sees every step of it."""
+        from sglang.srt.managers.io_struct import GenerateReqInput
+
+        sampling_params = {"max_new_tokens": num_new, "temperature": 0, "ignore_eos": True}
+        params = prompt.params()
+        if params is not None:
+            sampling_params["custom_params"] = params
+        request = GenerateReqInput(
+            input_ids=list(prompt.tokens),
+            sampling_params=sampling_params,
+            rid=rid,
+            extra_key=extra_key,
+            stream=on_output is not None,
+            **{"return_logprob": True, "top_logprobs_num": TOP_LOGPROBS, **options},
+        )
+        last: dict[str, Any] = {}
+        async for last in self.engine.tokenizer_manager.generate_request(request, None):
+            if on_output is not None:
+                on_output(last)
+        return last
+
+    def abort(self, rid: str) -> None:
+        self.engine.tokenizer_manager.abort_request(rid=rid)
+
+    def flush(self) -> None:
+        """Empty the cache, as soon as the engine has nothing left to do."""
+        deadline = time.monotonic() + FLUSH_DEADLINE_S
+        while not self.engine.flush_cache().success:
+            assert time.monotonic() < deadline, "the engine did not come to rest"
+            time.sleep(0.02)
+
+    def cache_state(self) -> dict[str, Any]:
+        """Sizes and counters of the cache, as the status route shows them."""
+        return self.engine.get_server_info()["internal_states"][0]["depcache"]["cache"]
+
+    def check_conservation(self) -> dict[str, Any]:
+        """Nothing runs, so every slot is free or cached, and nothing is held. Returns the state."""
+        deadline = time.monotonic() + FLUSH_DEADLINE_S
+        while (state := self.cache_state())["locked_tokens"] or state["private_tokens"]:
+            assert time.monotonic() < deadline, f"slots are held though nothing runs: {state}"
+            time.sleep(0.05)
+        assert state["free_tokens"] + state["cached_tokens"] == state["capacity_tokens"], state
+        return state
+
+
+def reuse_of(result: dict[str, Any]) -> tuple[int, int, int]:
+    """(shared, shifted, missed) context tokens that an answer reports."""
+    report = result["meta_info"]["depcache"]
+    return report["shared"], report["shifted"], report["missed"]
