@@ -30,7 +30,7 @@ class Config(BaseSettings):
     )
     cpu_attention: Literal["new_rows", "stock"] = Field(
         "new_rows",
-        description="on a CPU: compute the new rows of plain requests only, or as stock SGLang does",
+        description="on a CPU: plain prefills compute their new rows only, or as stock SGLang does",
     )
     cpu_threads: int = Field(
         0, ge=0, description="threads of the model process on a CPU; 0 uses every core"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests on their way in: text form to ids, and every check that can be made before the scheduler.
+"""Requests on their way in: text form to ids, and every check possible before the scheduler.
 
 What is wrong here is a ValueError of the one request that has it, which SGLang answers with
 HTTP 400. The scheduler may then trust what it gets.
@@ -7,6 +7,7 @@ HTTP 400. The scheduler may then trust what it gets.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,9 @@ from depcache.prompt.wire import (
     split_text,
 )
 
+# /generate converts in a worker thread, a chat in the event loop's; the element cache is shared.
+_tokenizer_lock = threading.Lock()
+
 
 def text_to_ids(
     text: str, wire: WireText, tokenizer: Any, *, add_special_tokens: bool
@@ -32,15 +36,16 @@ def text_to_ids(
     add_special_tokens  whether the tokenizer may put its own (BOS) before the text
     """
     system, task = split_text(text, wire)
-    prompt = DepPrompt.from_paths(
-        wire.paths,
-        tokenizer=tokenizer,
-        system=system,
-        task=task,
-        template=wire.template,
-        layout=wire.layout,
-        add_special_tokens=add_special_tokens,
-    )
+    with _tokenizer_lock:
+        prompt = DepPrompt.from_paths(
+            wire.paths,
+            tokenizer=tokenizer,
+            system=system,
+            task=task,
+            template=wire.template,
+            layout=wire.layout,
+            add_special_tokens=add_special_tokens,
+        )
     return prompt.to_wire()
 
 
@@ -52,15 +57,22 @@ def custom_params_of(obj: Any) -> Any:
     return sampling_params.get("custom_params")
 
 
+def has_dependencies(obj: Any) -> bool:
+    """Whether a GenerateReqInput for one prompt carries any of our keys."""
+    custom_params = custom_params_of(obj)
+    return isinstance(custom_params, Mapping) and any(
+        isinstance(key, str) and key.startswith(PREFIX) for key in custom_params
+    )
+
+
 def convert_text(obj: Any, tokenizer: Any) -> bool:
     """Replace the text form of a request by ids, in place. Returns whether it was there.
 
     obj  SGLang's GenerateReqInput for one prompt; `input_ids` and `sampling_params` change
     """
-    custom_params = custom_params_of(obj)
-    if not _has_dependencies(custom_params):
+    if not has_dependencies(obj):
         return False
-    wire = parse_wire(custom_params)
+    wire = parse_wire(custom_params_of(obj))
     if not isinstance(wire, WireText):
         return False
     if obj.text is None:
@@ -90,10 +102,9 @@ def validate_ids(obj: Any, input_ids: Any, model_config: Any) -> None:
     obj           SGLang's GenerateReqInput for one prompt, ids form
     model_config  SGLang's ModelConfig
     """
-    custom_params = custom_params_of(obj)
-    if not _has_dependencies(custom_params):
+    if not has_dependencies(obj):
         return
-    wire = parse_wire(custom_params)
+    wire = parse_wire(custom_params_of(obj))
     if not isinstance(wire, WireIds):
         return
     if input_ids is None:
@@ -136,9 +147,3 @@ def _refuse_features(obj: Any, task_start: int) -> None:
     ):
         if getattr(obj, name, None):
             raise PromptError(f"{name} cannot be combined with dependency data: leave out one")
-
-
-def _has_dependencies(custom_params: Any) -> bool:
-    return isinstance(custom_params, Mapping) and any(
-        isinstance(key, str) and key.startswith(PREFIX) for key in custom_params
-    )

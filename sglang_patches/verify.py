@@ -82,13 +82,18 @@ def _inspect_seams(report: Report) -> None:
         )
 
 
-def _inspect_hooks(report: Report, hook_names: tuple[str, ...] | None) -> None:
+def _applied_targets() -> set[str]:
     from sglang.srt.plugins.hook_registry import HookRegistry
 
+    # There is no public way to ask; `_is_wrapped` is the second opinion.
+    return HookRegistry._patched  # pyright: ignore[reportPrivateUsage]
+
+
+def _inspect_hooks(report: Report, hook_names: tuple[str, ...] | None) -> None:
     from sglang_patches.hooks import ENGINE_HOOKS, targets_of
 
     for target in targets_of(hook_names or ENGINE_HOOKS):
-        report.hooks[target] = target in HookRegistry._patched and _is_wrapped(target)
+        report.hooks[target] = target in _applied_targets() and _is_wrapped(target)
     absent = [target for target, applied in report.hooks.items() if not applied]
     if absent:
         report.problems.append(

@@ -100,7 +100,7 @@ class KVTree:
     @staticmethod
     def path(node: Node) -> list[Node]:
         """`node` and its ancestors, the root left out, deepest first."""
-        nodes = []
+        nodes: list[Node] = []
         while node.parent is not None:
             nodes.append(node)
             node = node.parent

@@ -31,6 +31,7 @@ RECIPE = 1
 
 SEED = 20261120
 _VOCAB_SIZE = 4096  # at most; the sample's words give fewer
+_MAX_LEN = 32768
 _SPECIAL_TOKENS = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 _CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -116,6 +117,8 @@ def _make_tokenizer(folder: Path) -> int:
         eos_token=_SPECIAL_TOKENS[0],
         pad_token=_SPECIAL_TOKENS[0],
         additional_special_tokens=_SPECIAL_TOKENS[1:],
+        # Without one, SGLang 0.5.17 fails on /v1/tokenize.
+        model_max_length=_MAX_LEN,
         clean_up_tokenization_spaces=False,
     )
     fast.chat_template = _CHAT_TEMPLATE
@@ -136,8 +139,8 @@ def _make_weights(folder: Path, vocab_size: int) -> int:
         num_attention_heads=8,
         num_key_value_heads=4,
         head_dim=64,
-        max_position_embeddings=32768,
-        rope_theta=500000.0,
+        max_position_embeddings=_MAX_LEN,
+        rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
         bos_token_id=None,
         eos_token_id=0,
         pad_token_id=0,

@@ -10,10 +10,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from depcache.prompt.paths import INVERSE_RELATION, Path
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 _NGRAM = 4
 

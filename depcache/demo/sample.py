@@ -7,8 +7,10 @@ import csv
 import json
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
-import networkx as nx
+if TYPE_CHECKING:
+    import networkx as nx
 
 _FOLDER = files("depcache").joinpath("demo", "wellknown")
 
@@ -36,6 +38,8 @@ def load_triples() -> list[tuple[str, str, str]]:
 
 def load_graph() -> nx.MultiDiGraph:
     """The triples as a graph; the attribute `relation` of an edge is its relation."""
+    import networkx as nx  # half a second, which other commands need not pay
+
     graph = nx.MultiDiGraph()
     for subject, relation, obj in load_triples():
         graph.add_edge(subject, obj, relation=relation)

@@ -145,7 +145,8 @@ def _match(
         if parent < 0:
             node = root
         elif complete[parent]:
-            node = ends[parent]  # type: ignore[assignment]
+            node = ends[parent]
+            assert node is not None
         else:
             continue
         at = start

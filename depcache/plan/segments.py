@@ -13,7 +13,7 @@ import numpy as np
 
 from depcache.cache.node import to_key
 from depcache.prompt.forest import Forest
-from depcache.prompt.layout import segment_positions, token_positions
+from depcache.prompt.layout import Layout, segment_positions, token_positions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +40,7 @@ class SegmentTable:
     positions: np.ndarray
 
     @classmethod
-    def make(cls, tokens: np.ndarray, forest: Forest, layout: str) -> SegmentTable:
+    def make(cls, tokens: np.ndarray, forest: Forest, layout: Layout) -> SegmentTable:
         """Prepare `tokens` (num_tokens,) int64 in pre-order, cut as `forest` says."""
         starts, stops, parents, placed = (
             forest.starts.tolist(),

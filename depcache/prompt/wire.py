@@ -31,7 +31,7 @@ from depcache.prompt.template import get_template
 PREFIX = "depcache_"
 SUPPORTED_VERSIONS = (1,)
 
-MAX_PATHS_BYTES = 16 * 2**20
+MAX_PATHS_BYTES = 4 * 2**20
 """Longest `depcache_paths`, in bytes of UTF-8."""
 
 MAX_TOKEN_ID = 2**31 - 1

@@ -25,7 +25,7 @@ def register_backends() -> None:
 
         return DependencyTorchBackend(runner)
 
-    make_torch_native.is_depcache = True  # type: ignore[attr-defined]
+    make_torch_native.is_depcache = True
     attention_registry.register_attention_backend("torch_native")(make_torch_native)
 
 

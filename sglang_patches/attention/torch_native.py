@@ -51,7 +51,7 @@ class DependencyTorchBackend(TorchNativeAttnBackend):
             return
         num_requests = forward_batch.batch_size
         steps = [None] * num_requests if dependencies is None else dependencies.steps
-        rows = self.req_to_token_pool.req_to_token
+        rows: torch.Tensor = self._runner.req_to_token_pool.req_to_token
         make_work = WORK_BY_PLAN[self._plan]
         self._work = []
         for i, step in enumerate(steps):

@@ -48,7 +48,7 @@ def _register(names: tuple[str, ...]) -> None:
 
     for name in names:
         for target, (hook_type, hook) in _load(name).HOOKS.items():
-            known = [registered for _, registered, _ in HookRegistry._hooks.get(target, [])]
+            known = [registered for _, registered, _ in HookRegistry._hooks.get(target, [])]  # pyright: ignore
             if hook not in known:
                 HookRegistry.register(target, hook, HookType[hook_type])
 

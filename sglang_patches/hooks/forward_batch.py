@@ -13,6 +13,7 @@ from typing import Any
 
 
 def set_positions(forward_batch: Any, cls: type, batch: Any, *args: Any, **kwargs: Any) -> None:
+    """Positions, steps and copies for a batch of our cache; nothing for a stock one."""
     if getattr(batch.tree_cache, "is_depcache", False):
         from sglang_patches.forward import prepare_forward
 

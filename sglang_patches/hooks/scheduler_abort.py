@@ -12,6 +12,7 @@ from typing import Any
 
 
 def release_orphans(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+    """Let our cache free what requests that are gone had allocated."""
     if getattr(scheduler.tree_cache, "is_depcache", False):
         scheduler.tree_cache.release_orphans(scheduler.waiting_queue)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 
 def add_depcache_state(result: Any, scheduler: Any, recv_req: Any) -> None:
+    """Put our cache's state, and the answer to a question, into the reply."""
     if getattr(scheduler.tree_cache, "is_depcache", False):
         from sglang_patches.control import answer
 

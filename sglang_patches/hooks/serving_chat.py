@@ -74,12 +74,14 @@ def _record_encode(tokenizer: Any) -> None:
 def report_in_reply(
     response: Any, serving: Any, request: Any, results: list[dict[str, Any]], *args: Any
 ) -> None:
+    """Add the report to a finished reply."""
     add_to_reply(response, results)
 
 
 def report_in_stream(
     original: Callable[..., AsyncIterator[str]], serving: Any, *args: Any, **kwargs: Any
 ) -> AsyncIterator[str]:
+    """Add the report to the end of a stream."""
     return add_to_stream(original(serving, *args, **kwargs))
 
 

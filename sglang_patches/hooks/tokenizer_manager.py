@@ -9,17 +9,20 @@ Unnecessary when SGLang lets plugins validate requests and add to a reply's meta
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from sglang_patches.inbound import convert_text, validate_ids
+from sglang_patches.inbound import convert_text, has_dependencies, validate_ids
 from sglang_patches.outbound import collect
 from sglang_patches.request_state import ATTRIBUTE
 
 
 async def tokenize_dependencies(original: Callable[..., Any], manager: Any, obj: Any) -> Any:
     """Before SGLang tokenizes and checks lengths: replace text form by ids."""
-    convert_text(obj, manager.tokenizer)
+    if has_dependencies(obj):
+        # In a thread: a large graph takes a while, and the event loop serves everybody.
+        await asyncio.to_thread(convert_text, obj, manager.tokenizer)
     return await original(manager, obj)
 
 

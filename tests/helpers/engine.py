@@ -36,6 +36,8 @@ _ARGUMENTS: dict[str, Any] = {
 _ENVIRONMENT = {
     "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
     "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "1",
+    # Tiny matrices: threads that wait for each other cost more than they bring.
+    "DEPCACHE_CPU_THREADS": "1",
 }
 
 
@@ -82,56 +84,49 @@ class RunningEngine:
     def generate(
         self,
         prompts: Sequence[TreePrompt],
-        num_new: int | Sequence[int] = 6,
+        num_new: int = 6,
         *,
         extra_keys: Sequence[str | None] | None = None,
         **options: Any,
     ) -> list[dict[str, Any]]:
-        """Greedy answers to prompts that arrive together, with log-probabilities.
+        """Greedy answers to prompts that arrive in one message, with log-probabilities.
 
         num_new  tokens of each answer; the end-of-text token does not end it
         """
-        lens = [num_new] * len(prompts) if isinstance(num_new, int) else num_new
-        keys = extra_keys or [None] * len(prompts)
+        manager = self.engine.tokenizer_manager
+        request = _make_request(prompts, num_new, extra_key=extra_keys, **options)
+        return self.run(anext(manager.generate_request(request, None)))
 
-        async def run() -> list[dict[str, Any]]:
-            requests = (
-                self.answer(prompt, num, extra_key=key, **options)
-                for prompt, num, key in zip(prompts, lens, keys, strict=True)
-            )
-            return list(await asyncio.gather(*requests))
-
-        return self.run(run())
+    def ask(self, prompt: TreePrompt, num_new: int = 6, **options: Any) -> dict[str, Any]:
+        """The answer to one prompt."""
+        return self.run(self.answer(prompt, num_new, **options))
 
     def run(self, work: Any, deadline_s: float = ANSWER_DEADLINE_S) -> Any:
         """Run a coroutine on the engine's loop; TimeoutError if it takes longer than this."""
         return self.engine.loop.run_until_complete(asyncio.wait_for(work, deadline_s))
+
+    def ask_raw(self, tokens: list[int], sampling_params: dict[str, Any]) -> Any:
+        """What the engine says to these sampling parameters, greedy unless they say otherwise."""
+        from sglang.srt.managers.io_struct import GenerateReqInput
+
+        request = GenerateReqInput(
+            input_ids=list(tokens),
+            sampling_params={"temperature": 0, "ignore_eos": True, **sampling_params},
+            return_logprob=True,
+            top_logprobs_num=TOP_LOGPROBS,
+        )
+        return self.run(anext(self.engine.tokenizer_manager.generate_request(request, None)))
 
     async def answer(
         self,
         prompt: TreePrompt,
         num_new: int,
         *,
-        rid: str | None = None,
-        extra_key: str | None = None,
         on_output: Callable[[dict[str, Any]], None] | None = None,
         **options: Any,
     ) -> dict[str, Any]:
         """One answer; `on_output` sees every step of it."""
-        from sglang.srt.managers.io_struct import GenerateReqInput
-
-        sampling_params = {"max_new_tokens": num_new, "temperature": 0, "ignore_eos": True}
-        params = prompt.params()
-        if params is not None:
-            sampling_params["custom_params"] = params
-        request = GenerateReqInput(
-            input_ids=list(prompt.tokens),
-            sampling_params=sampling_params,
-            rid=rid,
-            extra_key=extra_key,
-            stream=on_output is not None,
-            **{"return_logprob": True, "top_logprobs_num": TOP_LOGPROBS, **options},
-        )
+        request = _make_request(prompt, num_new, stream=on_output is not None, **options)
         last: dict[str, Any] = {}
         async for last in self.engine.tokenizer_manager.generate_request(request, None):
             if on_output is not None:
@@ -160,6 +155,30 @@ class RunningEngine:
             time.sleep(0.05)
         assert state["free_tokens"] + state["cached_tokens"] == state["capacity_tokens"], state
         return state
+
+
+def _make_request(prompts: TreePrompt | Sequence[TreePrompt], num_new: int, **options: Any) -> Any:
+    """SGLang's GenerateReqInput for one prompt or several."""
+    from sglang.srt.managers.io_struct import GenerateReqInput
+
+    if isinstance(prompts, TreePrompt):
+        input_ids, sampling_params = _input_of(prompts, num_new)
+    else:
+        pairs = [_input_of(prompt, num_new) for prompt in prompts]
+        input_ids, sampling_params = [ids for ids, _ in pairs], [params for _, params in pairs]
+    return GenerateReqInput(
+        input_ids=input_ids,
+        sampling_params=sampling_params,
+        **{"return_logprob": True, "top_logprobs_num": TOP_LOGPROBS, **options},
+    )
+
+
+def _input_of(prompt: TreePrompt, num_new: int) -> tuple[Any, Any]:
+    params: dict[str, Any] = {"max_new_tokens": num_new, "temperature": 0, "ignore_eos": True}
+    custom_params = prompt.params()
+    if custom_params is not None:
+        params["custom_params"] = custom_params
+    return list(prompt.tokens), params
 
 
 def reuse_of(result: dict[str, Any]) -> tuple[int, int, int]:

@@ -23,6 +23,9 @@ class Oracle:
     """Recomputes everything, whatever any cache holds."""
 
     def __init__(self, model_path: Path) -> None:
+        # Tiny matrices: threads that wait for each other cost up to a hundred times the work
+        # when something else runs on the machine.
+        torch.set_num_threads(1)
         self.model: Any = AutoModelForCausalLM.from_pretrained(
             model_path, dtype=torch.float32, attn_implementation="eager"
         ).eval()

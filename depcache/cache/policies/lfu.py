@@ -7,6 +7,8 @@ from depcache.cache.node import Node
 
 
 class Lfu:
+    """Contract: `EvictionPolicy`."""
+
     name = "lfu"
 
     def priority(self, node: Node) -> float:

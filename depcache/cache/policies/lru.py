@@ -7,6 +7,8 @@ from depcache.cache.node import Node
 
 
 class Lru:
+    """Contract: `EvictionPolicy`."""
+
     name = "lru"
 
     def priority(self, node: Node) -> float:

@@ -177,7 +177,7 @@ class TreeMachine(RuleBasedStateMachine):
 def _machine(policy_name: str) -> type:
     name = f"Test{policy_name.title()}Tree"
     machine = type(name, (TreeMachine,), {"policy_name": policy_name})
-    case = machine.TestCase  # type: ignore[attr-defined]
+    case = machine.TestCase
     case.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
     return case
 

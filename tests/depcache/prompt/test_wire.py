@@ -175,8 +175,8 @@ MALFORMED = [
     (text(paths='[["\\ud800"]]'), "depcache_paths"),
     (text(paths='[["\ud800"]]'), "surrogate"),
     (text(paths="[" * 10_000), "depcache_paths is"),
-    (text(paths='["' + "a" * MAX_PATHS_BYTES + '"]'), "longer than the 16777216 bytes"),
-    (text(paths='["' + "é" * (MAX_PATHS_BYTES // 2) + '"]'), "longer than the 16777216 bytes"),
+    (text(paths='["' + "a" * MAX_PATHS_BYTES + '"]'), "longer than the 4194304 bytes"),
+    (text(paths='["' + "é" * (MAX_PATHS_BYTES // 2) + '"]'), "longer than the 4194304 bytes"),
     ([1, 2], r"custom_params is \[1, 2\]"),
     ("depcache_version", "custom_params is"),
 ]

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Match and plan a 4,000-token prompt against a tree of 100,000 nodes (promise: under 2 ms).
+
+`python -m eval.micro.match_plan [--nodes N] [--tokens N] [--repeats N] [--json FILE]`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+
+from depcache.cache import KVTree
+from depcache.plan import RequestPlan, SegmentTable, plan_request
+from depcache.prompt.forest import Forest
+from depcache.prompt.layout import Layout
+from depcache.prompt.prefix_tree import merge_sequences
+
+SYSTEM_LEN = 40
+TASK_LEN = 20
+PATHS_PER_ENTITY = 30
+ELEMENTS_PER_PATH = 5
+LAYOUT: Layout = "tree"
+
+
+def make_paths(entity: int, rng: np.random.Generator) -> list[list[int]]:
+    """30 two-hop paths of one entity: shared name, few relations, many objects."""
+    name = [1000 + entity, *rng.integers(100, 1000, 3).tolist()]
+    relations = [rng.integers(10, 60, 2).tolist() for _ in range(6)]
+    paths = []
+    for _ in range(PATHS_PER_ENTITY):
+        middle = rng.integers(100, 1000, rng.integers(3, 7)).tolist()
+        last = rng.integers(100, 1000, rng.integers(3, 7)).tolist()
+        first, second = rng.integers(0, 6, 2)
+        paths.append([*name, *relations[first], *middle, *relations[second], *last])
+    return paths
+
+
+def make_prompt(
+    system: list[int], entities: list[int], paths: dict[int, list[list[int]]], max_tokens: int
+) -> SegmentTable:
+    """Entities are added until the prompt has about `max_tokens` tokens."""
+    context: list[list[int]] = []
+    num_tokens = SYSTEM_LEN + TASK_LEN
+    for entity in entities:
+        for path in paths[entity]:
+            if num_tokens < max_tokens:
+                context.append(path)
+                num_tokens += len(path) - 5  # about what merging leaves of it
+    tokens, lens, parents = merge_sequences(context)
+    task = [5] * TASK_LEN
+    prompt = np.array([*system, *tokens, *task], np.int64)
+    return SegmentTable.make(prompt, Forest.make(len(prompt), len(system), lens, parents), LAYOUT)
+
+
+def fill(tree: KVTree, table: SegmentTable, next_slot: int) -> int:
+    """Insert every segment of a prompt, as the engine does after computing it."""
+    plan = plan_request(tree, tree.root("benchmark"), table)
+    ends = list(plan.ends)
+    for segment, (start, stop) in enumerate(zip(table.starts, table.stops, strict=True)):
+        start += plan.matched[segment]
+        if start == stop:
+            continue
+        parent = table.parents[segment]
+        above = ends[segment] or (tree.root("benchmark") if parent < 0 else ends[parent])
+        assert above is not None
+        slots = np.arange(next_slot, next_slot + stop - start)
+        key = table.key[4 * start : 4 * stop]
+        ends[segment] = tree.insert(above, key, slots, 0).node
+        next_slot += stop - start
+    return next_slot
+
+
+def measure(table: SegmentTable, tree: KVTree, repeats: int) -> tuple[list[float], RequestPlan]:
+    """Milliseconds of each repeat, and the plan."""
+    times_ms = []
+    root = tree.root("benchmark")
+    plan = plan_request(tree, root, table)
+    for _ in range(repeats):
+        start = time.perf_counter()
+        plan = plan_request(tree, root, table)
+        times_ms.append((time.perf_counter() - start) * 1e3)
+    return times_ms, plan
+
+
+def main() -> None:
+    """Print median and spread for a warm, a half-cached and a cold prompt."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=100_000)
+    parser.add_argument("--tokens", type=int, default=4_000)
+    parser.add_argument("--repeats", type=int, default=100)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+
+    rng = np.random.default_rng(0)
+    tree = KVTree()
+    system = rng.integers(100, 1000, SYSTEM_LEN).tolist()
+    paths: dict[int, list[list[int]]] = {}
+    next_slot = 0
+    while tree.num_nodes < arguments.nodes:
+        entity = len(paths)
+        paths[entity] = make_paths(entity, rng)
+        table = make_prompt(system, [entity], paths, 10**9)
+        next_slot = fill(tree, table, next_slot)
+    known = rng.permutation(len(paths)).tolist()
+    for entity in range(len(paths), len(paths) + 40):
+        paths[entity] = make_paths(entity, rng)
+    unknown = list(range(len(paths) - 40, len(paths)))
+    mixed = [entity for pair in zip(known[:40], unknown, strict=True) for entity in pair]
+
+    rows = []
+    for name, entities in (("warm", known[:60]), ("half", mixed), ("cold", unknown)):
+        table = make_prompt(system, entities, paths, arguments.tokens)
+        times_ms, plan = measure(table, tree, arguments.repeats)
+        deciles = statistics.quantiles(times_ms, n=10)
+        rows.append(
+            {
+                "case": name,
+                "nodes": tree.num_nodes,
+                "tokens": table.num_tokens,
+                "segments": table.num_segments,
+                "hits": plan.num_hits,
+                "median_ms": round(statistics.median(times_ms), 3),
+                "p10_ms": round(deciles[0], 3),
+                "p90_ms": round(deciles[-1], 3),
+            }
+        )
+        print("  ".join(f"{key}={value}" for key, value in rows[-1].items()))
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The transport under httpx and under the real OpenAI SDK."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from depcache.client import (
+    AsyncDepCacheTransport,
+    DepCacheTransport,
+    async_httpx_client,
+    graph_context,
+    httpx_client,
+)
+from depcache.errors import PromptError
+from depcache.prompt.wire import parse_wire
+from tests.depcache.client.fake_server import REPORT, FakeServer
+
+URL = "http://test/v1/chat/completions"
+LINES = "Marie Curie -> born in -> Warsaw\nWarsaw -> located in -> Poland"
+PATHS = [("Marie Curie", "born in", "Warsaw"), ("Warsaw", "located in", "Poland")]
+MESSAGES = [{"role": "user", "content": f"Facts:\n{LINES}\n\nWhere?"}]
+JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture
+def server():
+    return FakeServer()
+
+
+@pytest.fixture
+def http(server):
+    with httpx.Client(transport=DepCacheTransport(server.transport)) as client:
+        yield client
+
+
+def test_a_chat_with_facts_is_sent_as_a_dependency_prompt_with_the_right_length(http, server):
+    http.post(URL, json={"messages": MESSAGES})
+    assert parse_wire(server.body["custom_params"]).paths == PATHS
+    assert server.headers[-1]["content-length"] == str(len(server.raw[-1]))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"messages" :  [{"role":"user","content":"caf\xc3\xa9"}]}',
+        b"",
+        b"no json",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"messages": 1e400}',
+    ],
+)
+def test_a_body_without_facts_is_sent_byte_for_byte(content, server):
+    sent = []
+    transport = DepCacheTransport(
+        httpx.MockTransport(lambda request: sent.append(request.content) or httpx.Response(200))
+    )
+    with httpx.Client(transport=transport) as client:
+        client.post(URL, content=content, headers=JSON)
+    assert sent == [content]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("POST", "/v1/embeddings", JSON),
+        ("PUT", "/v1/chat/completions", JSON),
+        ("POST", "/v1/chat/completions", {"content-type": "text/plain"}),
+        ("POST", "/v1/chat/completions", {**JSON, "content-encoding": "gzip"}),
+    ],
+)
+def test_other_requests_pass_untouched(method, path, headers):
+    content = json.dumps({"messages": MESSAGES}).encode()
+    sent = []
+    transport = DepCacheTransport(
+        httpx.MockTransport(lambda request: sent.append(request.read()) or httpx.Response(200))
+    )
+    with httpx.Client(transport=transport) as client:
+        client.request(method, f"http://test{path}", content=content, headers=headers)
+    assert sent == [content]
+
+
+def test_a_body_that_comes_in_pieces_is_read_and_rewritten(http, server):
+    pieces = iter([b'{"messages": ', json.dumps(MESSAGES).encode(), b"}"])
+    http.post(URL, content=pieces, headers=JSON)
+    assert parse_wire(server.body["custom_params"]).paths == PATHS
+    assert "transfer-encoding" not in server.headers[-1]
+
+
+def test_half_a_surrogate_pair_beside_facts_survives(http, server):
+    content = json.dumps({"messages": MESSAGES, "user": "\ud800"}).encode()
+    http.post(URL, content=content, headers=JSON)
+    assert server.body["user"] == "\ud800"
+    assert "custom_params" in server.body
+
+
+def test_the_asynchronous_transport_does_the_same(server):
+    async def ask():
+        transport = AsyncDepCacheTransport(httpx.MockTransport(server.answer))
+        async with httpx.AsyncClient(transport=transport) as client:
+            await client.post(URL, json={"messages": MESSAGES})
+            with graph_context([("x", "r", "y")]) as facts:
+                content = f"Know:{facts}\nQ?"
+                await client.post(URL, json={"messages": [{"role": "user", "content": content}]})
+
+    asyncio.run(ask())
+    first, second = (parse_wire(body["custom_params"]).paths for _, body in server.requests)
+    assert first == PATHS
+    assert second == [("x", "r", "y")]
+
+
+def test_closing_the_client_closes_the_wrapped_transport():
+    class Wrapped(httpx.BaseTransport):
+        closed = False
+
+        def close(self):
+            self.closed = True
+
+    wrapped = Wrapped()
+    httpx.Client(transport=DepCacheTransport(wrapped)).close()
+    assert wrapped.closed
+
+
+def test_the_ready_made_clients_take_options_of_httpx():
+    with httpx_client(timeout=5, headers={"x": "y"}, verify=False) as client:
+        assert client.timeout.read == 5
+        assert client.headers["x"] == "y"
+        assert client.follow_redirects
+    asyncio.run(async_httpx_client(limits=httpx.Limits(max_connections=3)).aclose())
+
+
+def test_an_unknown_layout_is_refused_at_once():
+    with pytest.raises(PromptError, match="layout"):
+        httpx_client(layout="spiral")
+
+
+# the real SDK
+
+openai = pytest.importorskip("openai", reason="needs the openai package (extra `server`)")
+
+
+@pytest.fixture
+def sdk(http):
+    return openai.OpenAI(base_url="http://test/v1", api_key="-", http_client=http, max_retries=0)
+
+
+def test_the_openai_sdk_sends_facts_and_gets_the_report(sdk, server):
+    reply = sdk.chat.completions.create(model="m", messages=MESSAGES)
+    assert parse_wire(server.body["custom_params"]).paths == PATHS
+    assert reply.choices[0].message.content == "Warsaw"
+    assert reply.model_extra["metadata"]["depcache"] == REPORT
+
+
+def test_the_openai_sdk_streams_and_the_last_chunk_has_the_report(sdk, server):
+    stream = sdk.chat.completions.create(
+        model="m", messages=MESSAGES, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(stream)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == "Warsaw"
+    assert chunks[-1].model_extra["metadata"]["depcache"] == REPORT
+    assert "custom_params" in server.body
+
+
+def test_the_openai_sdk_takes_a_graph_context(sdk, server):
+    with graph_context(PATHS, layout="staggered") as facts:
+        messages = [{"role": "user", "content": f"Facts:{facts}\n\nWhere?"}]
+        sdk.chat.completions.create(model="m", messages=messages)
+    assert server.body["custom_params"]["depcache_layout"] == "staggered"
+
+
+def test_the_asynchronous_openai_sdk_works_too(server):
+    async def ask():
+        transport = AsyncDepCacheTransport(httpx.MockTransport(server.answer))
+        client = openai.AsyncOpenAI(
+            base_url="http://test/v1",
+            api_key="-",
+            http_client=httpx.AsyncClient(transport=transport),
+        )
+        async with client:
+            return await client.chat.completions.create(model="m", messages=MESSAGES)
+
+    assert asyncio.run(ask()).model_extra["metadata"]["depcache"] == REPORT
+    assert "custom_params" in server.body

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real SGLang HTTP server on the CPU for tests, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+START_DEADLINE_S = 180.0
+STOP_DEADLINE_S = 20.0
+
+_FLAGS = [
+    *("--device", "cpu"),
+    *("--attention-backend", "torch_native"),
+    *("--sampling-backend", "pytorch"),
+    *("--grammar-backend", "none"),
+    *("--dtype", "float32"),
+    *("--mem-fraction-static", "0.3"),
+    *("--max-total-tokens", "8192"),
+    *("--host", "127.0.0.1"),
+    *("--log-level", "warning"),
+    "--disable-cuda-graph",
+    "--enable-cache-report",
+    "--skip-server-warmup",
+]
+
+
+@contextmanager
+def start_server(model: Path, *flags: str, log: Path) -> Iterator[httpx.Client]:
+    """Run a server with the `depcache` cache; gives a client of it.
+
+    flags  more SGLang flags
+    log    file that takes the server's output; its end is in the error if it does not start
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
+    command += [*_FLAGS, "--port", str(port), "--radix-cache-backend", "depcache", *flags]
+    environment = {
+        **os.environ,
+        "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
+        "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "1",
+        "DEPCACHE_CPU_THREADS": "1",
+    }
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, env=environment, stdout=output, stderr=output, start_new_session=True
+        )
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
+                _wait_until_ready(process, client, log)
+                yield client
+        finally:
+            _stop(process)
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], client: httpx.Client, log: Path) -> None:
+    deadline = time.monotonic() + START_DEADLINE_S
+    while True:
+        try:
+            if client.get("/health", timeout=5).status_code == 200:
+                return
+        except httpx.HTTPError:
+            pass
+        if process.poll() is not None or time.monotonic() > deadline:
+            tail = log.read_text(errors="replace")[-3000:]
+            raise AssertionError(f"the server did not start (exit {process.poll()}):\n{tail}")
+        time.sleep(0.3)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the server and the scheduler and detokenizer that it started."""
+    try:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(STOP_DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
