@@ -45,7 +45,7 @@ def run_checks(server_url: str | None = None, api_key: str | None = None) -> lis
     checks = [_check_python(), _check_platform(), _check_device()]
     checks += [_check_package(name, "problem", "pip install depcache") for name in CLIENT_PACKAGES]
     missing: State = "note" if server_url else "problem"
-    has_server = _version_of("sglang") is not None
+    has_server = installed_version("sglang") is not None
     advice = f"{INSTALL_SERVER} (only needed where the server runs)"
     checks += [_check_package(name, missing, advice) for name in SERVER_PACKAGES]
     if has_server:
@@ -175,7 +175,8 @@ def _gpu_names() -> str | None:
     return "; ".join(done.stdout.split("\n")).strip("; ") or None
 
 
-def _version_of(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """Version of an installed package; None when it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -183,7 +184,7 @@ def _version_of(package: str) -> str | None:
 
 
 def _check_package(name: str, if_missing: State, advice: str) -> Check:
-    found = _version_of(name)
+    found = installed_version(name)
     if found is None:
         return Check(name, if_missing, "not installed", advice)
     return Check(name, "ok", found)

@@ -5,7 +5,8 @@ Made once, from a seed, into the user's cache folder: 30 million parameters, and
 BPE tokenizer that knows the words of the sample graph. Its answers are noise; what is measured
 with it (tokens, reuse, time to first token) does not depend on the weights.
 
-`python -m depcache.demo.model FOLDER` makes it there. Needs the extra `server`.
+`python -m depcache.demo.model [FOLDER]` makes it, if it is not there, and prints its folder.
+Needs the extra `server`.
 """
 
 from __future__ import annotations
@@ -154,4 +155,7 @@ def _make_weights(folder: Path, vocab_size: int) -> int:
 
 
 if __name__ == "__main__":
-    make_model(Path(sys.argv[1]))
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else default_folder()
+    if not (target / MARKER_FILE).exists():
+        make_model(target)
+    print(target)

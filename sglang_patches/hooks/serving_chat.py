@@ -75,7 +75,8 @@ def report_in_reply(
     response: Any, serving: Any, request: Any, results: list[dict[str, Any]], *args: Any
 ) -> None:
     """Add the report to a finished reply."""
-    add_to_reply(response, results)
+    # The choices of one prompt follow each other and were prefilled once.
+    add_to_reply(response, results[:: request.n or 1])
 
 
 def report_in_stream(

@@ -168,7 +168,7 @@ def run_and_abort(
     engine = served.engine
 
     async def one(number: int, prompt: TreePrompt, delay_s: float | None) -> dict[str, Any] | None:
-        rid = f"request-{number}"
+        rid = f"request-{number:02d}"  # SGLang aborts every id that begins with the given one
         work = asyncio.ensure_future(engine.answer(prompt, num_new, rid=rid))
         if delay_s is not None:
             await asyncio.wait([work], timeout=delay_s)

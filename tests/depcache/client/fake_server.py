@@ -5,6 +5,8 @@ import json
 
 import httpx
 
+from depcache.prompt.wire import WireText, parse_wire
+
 REPORT = {
     "layout": "tree",
     "prompt_tokens": 30,
@@ -23,6 +25,13 @@ USAGE = {
     "prompt_tokens_details": {"cached_tokens": 15},
 }
 HEAD = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+
+
+def named_paths(body):
+    """The paths that a request names in its `custom_params`."""
+    wire = parse_wire(body["custom_params"])
+    assert isinstance(wire, WireText)
+    return wire.paths
 
 
 def sse(*documents, done=True):
@@ -60,7 +69,7 @@ class FakeServer:
     def answer(self, request):
         self.raw.append(request.content)
         self.headers.append(request.headers)
-        body = json.loads(request.content) if request.content else None
+        body = json.loads(request.content) if request.content else {}
         path = request.url.path
         self.requests.append((path, body))
         if path == "/v1/chat/completions":

@@ -157,7 +157,7 @@ def test_no_hit_counts_as_zero(details):
 
 
 def test_a_server_without_depcache_answers_too():
-    content = json.dumps({"choices": [{"index": 0, "message": {"content": "x"}}]})
+    content = json.dumps({"choices": [{"index": 0, "message": {"content": "x"}}]}).encode()
     reply = answering(200, content).ask(PATHS, "Where?")
     assert reply.text == "x"
     assert reply.depcache is None
@@ -177,7 +177,7 @@ def test_a_server_without_depcache_answers_too():
 )
 def test_a_refused_prompt_gives_the_reason_of_the_server(body):
     with pytest.raises(PromptError, match=r"HTTP 400\): segment 3 is empty$"):
-        answering(400, json.dumps(body)).ask(PATHS, "Where?")
+        answering(400, json.dumps(body).encode()).ask(PATHS, "Where?")
 
 
 def test_a_refused_stream_gives_the_reason_too():

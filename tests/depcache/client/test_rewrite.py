@@ -4,6 +4,7 @@
 import copy
 import json
 import logging
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,17 +13,17 @@ from hypothesis import strategies as st
 from depcache.client.context import MARKER, GraphContext, current_context, graph_context
 from depcache.client.rewrite import HEADING, find_block, rewrite_body
 from depcache.errors import PromptError
-from depcache.prompt.wire import parse_wire, split_text
+from depcache.prompt.wire import WireText, parse_wire, split_text
 
 PATHS = [("Marie Curie", "born in", "Warsaw"), ("Warsaw", "located in", "Poland")]
 LINES = "Marie Curie -> born in -> Warsaw\nWarsaw -> located in -> Poland"
 
 
-def auto(body):
+def auto(body) -> Any:
     return rewrite_body(copy.deepcopy(body), context=None, auto=True, layout="tree")
 
 
-def explicit(body, paths=PATHS, **options):
+def explicit(body, paths=PATHS, **options) -> Any:
     context = GraphContext(paths, options.pop("template", "path"), options.pop("layout", "tree"))
     return rewrite_body(copy.deepcopy(body), context=context, auto=True, layout="tree")
 
@@ -46,6 +47,7 @@ def text_of(body):
 def assert_served(body, paths):
     """The server will find exactly these paths; returns what stands around them."""
     wire = parse_wire(body["custom_params"])
+    assert isinstance(wire, WireText)
     assert wire.paths == paths
     return split_text(text_of(body), wire)
 
@@ -53,9 +55,15 @@ def assert_served(body, paths):
 # finding
 
 
+def found(text):
+    block = find_block(text)
+    assert block is not None
+    return block
+
+
 def test_two_fact_lines_are_a_block_that_starts_at_the_newline_before_them():
     text = f"Facts:\n{LINES}\n\nWhere?"
-    block = find_block(text)
+    block = found(text)
     assert block.paths == PATHS
     assert text[block.start : block.stop] == f"\n{LINES}"
 
@@ -82,22 +90,22 @@ def test_what_is_no_path_is_not_found(text):
 
 def test_a_line_in_between_ends_a_run_and_the_longest_run_wins():
     text = "a -> r -> b\nc -> r -> d\nstop\ne -> r -> f\ng -> r -> h\ni -> r -> j\n"
-    assert find_block(text).paths == [("e", "r", "f"), ("g", "r", "h"), ("i", "r", "j")]
+    assert found(text).paths == [("e", "r", "f"), ("g", "r", "h"), ("i", "r", "j")]
 
 
 def test_of_two_runs_of_one_length_the_first_is_taken():
-    assert find_block("a -> r -> b\nc -> r -> d\n-\ne -> r -> f\ng -> r -> h").paths[0][0] == "a"
+    assert found("a -> r -> b\nc -> r -> d\n-\ne -> r -> f\ng -> r -> h").paths[0][0] == "a"
 
 
 def test_blank_lines_and_blanks_around_lines_do_not_end_a_run():
     text = "  a -> r ->  b \r\n\n \n\tc -> r -> d -> s -> e"
-    assert find_block(text).paths == [("a", "r", "b"), ("c", "r", "d", "s", "e")]
+    assert found(text).paths == [("a", "r", "b"), ("c", "r", "d", "s", "e")]
 
 
 def test_code_in_a_fence_is_never_facts():
     code = "```haskell\nmap -> f -> g\nfoo -> x -> y\n```"
     assert find_block(code) is None
-    assert find_block(f"{code}\n{LINES}").paths == PATHS
+    assert found(f"{code}\n{LINES}").paths == PATHS
 
 
 # automatic

@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import httpx
 import pytest
@@ -15,8 +16,7 @@ from depcache.client import (
     httpx_client,
 )
 from depcache.errors import PromptError
-from depcache.prompt.wire import parse_wire
-from tests.depcache.client.fake_server import REPORT, FakeServer
+from tests.depcache.client.fake_server import REPORT, FakeServer, named_paths
 
 URL = "http://test/v1/chat/completions"
 LINES = "Marie Curie -> born in -> Warsaw\nWarsaw -> located in -> Poland"
@@ -38,7 +38,7 @@ def http(server):
 
 def test_a_chat_with_facts_is_sent_as_a_dependency_prompt_with_the_right_length(http, server):
     http.post(URL, json={"messages": MESSAGES})
-    assert parse_wire(server.body["custom_params"]).paths == PATHS
+    assert named_paths(server.body) == PATHS
     assert server.headers[-1]["content-length"] == str(len(server.raw[-1]))
 
 
@@ -86,7 +86,7 @@ def test_other_requests_pass_untouched(method, path, headers):
 def test_a_body_that_comes_in_pieces_is_read_and_rewritten(http, server):
     pieces = iter([b'{"messages": ', json.dumps(MESSAGES).encode(), b"}"])
     http.post(URL, content=pieces, headers=JSON)
-    assert parse_wire(server.body["custom_params"]).paths == PATHS
+    assert named_paths(server.body) == PATHS
     assert "transfer-encoding" not in server.headers[-1]
 
 
@@ -107,7 +107,7 @@ def test_the_asynchronous_transport_does_the_same(server):
                 await client.post(URL, json={"messages": [{"role": "user", "content": content}]})
 
     asyncio.run(ask())
-    first, second = (parse_wire(body["custom_params"]).paths for _, body in server.requests)
+    first, second = (named_paths(body) for _, body in server.requests)
     assert first == PATHS
     assert second == [("x", "r", "y")]
 
@@ -133,8 +133,9 @@ def test_the_ready_made_clients_take_options_of_httpx():
 
 
 def test_an_unknown_layout_is_refused_at_once():
+    unknown: Any = "spiral"
     with pytest.raises(PromptError, match="layout"):
-        httpx_client(layout="spiral")
+        httpx_client(layout=unknown)
 
 
 # the real SDK
@@ -149,7 +150,7 @@ def sdk(http):
 
 def test_the_openai_sdk_sends_facts_and_gets_the_report(sdk, server):
     reply = sdk.chat.completions.create(model="m", messages=MESSAGES)
-    assert parse_wire(server.body["custom_params"]).paths == PATHS
+    assert named_paths(server.body) == PATHS
     assert reply.choices[0].message.content == "Warsaw"
     assert reply.model_extra["metadata"]["depcache"] == REPORT
 

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask a DepCache server about relation paths, and see what it reused."""
+
+import os
+
+from facts import PATHS
+
+from depcache.client import Client
+from depcache.prompt.render import render
+
+with Client(os.environ.get("DEPCACHE_SERVER", "http://127.0.0.1:30000")) as client:
+    question = "Into which sea flows the river through Marie Curie's birthplace?"
+    reply = client.ask(PATHS, question, max_tokens=16)
+    print("answer:", reply.text)
+    print("first time:", reply.depcache)
+
+    # Another order, and not all of them: what both requests share is not computed again.
+    with client.ask(PATHS[:0:-1], "What did she win?", max_tokens=16, stream=True) as stream:
+        for text in stream:
+            print(text, end="", flush=True)
+    reply = stream.finish()
+    print(f"\nfirst token after {reply.ttft_s * 1000:.0f} ms")
+    print("second time:", reply.depcache)
+
+    # How the server cuts a prompt, without generating.
+    for row in client.explain(render(PATHS, question))["table"]:
+        print(row["segment"], row["parent"], row["cached"], "of", row["num_tokens"], row["text"])

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One line for any user of the OpenAI SDK: `http_client=httpx_client()`. Needs `openai`.
+
+LlamaIndex (`OpenAILike`), LangChain (`ChatOpenAI`), neo4j-graphrag and LightRAG take the same
+`http_client`, and then need no other change.
+"""
+
+import os
+
+from facts import PATHS
+from openai import OpenAI
+
+from depcache.client import graph_context, httpx_client
+
+server = os.environ.get("DEPCACHE_SERVER", "http://127.0.0.1:30000")
+client = OpenAI(base_url=f"{server}/v1", api_key="none", http_client=httpx_client())
+
+
+def ask(content: str) -> None:
+    """Send one message as any OpenAI-SDK user does."""
+    reply = client.chat.completions.create(
+        model="default", messages=[{"role": "user", "content": content}], max_tokens=16
+    )
+    print("answer:", reply.choices[0].message.content)
+    print("reused:", reply.metadata["depcache"])
+
+
+# Two or more lines "A -> relation -> B", as LlamaIndex writes them, are found by themselves.
+ask(
+    "Here are some facts:\n"
+    "Marie Curie -> born in -> Warsaw\n"
+    "Marie Curie -> won -> Nobel Prize in Physics\n\n"
+    "Where was Marie Curie born?"
+)
+
+# Or name the paths from outside, however deep inside a framework the call is made.
+with graph_context(PATHS) as facts:
+    ask(f"Answer from these facts:{facts}\n\nWhere was Marie Curie born?")

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No server: an `sglang.Engine` in this process, and the KV of a prompt computed ahead.
+
+python 04_engine.py [MODEL]     without a model, the demo's own
+"""
+
+import sys
+
+import sglang  # noqa: TID253
+from facts import PATHS
+from transformers import AutoTokenizer  # noqa: TID253
+
+from depcache.cli.launch import find_gpu
+from depcache.demo.model import ensure_model
+from depcache.prompt.nodes import DepPrompt
+from sglang_patches.engine import compute_depkv, generate_with_depkv
+
+
+def main() -> None:
+    """Compute the KV of a prompt, then generate from it."""
+    model = sys.argv[1] if len(sys.argv) > 1 else str(ensure_model())
+    device = {} if find_gpu() else {"device": "cpu", "sampling_backend": "pytorch"}
+    engine = sglang.Engine(
+        model_path=model,
+        radix_cache_backend="depcache",
+        attention_backend="torch_native",
+        page_size=1,
+        dtype="float32",
+        mem_fraction_static=0.3,
+        max_total_tokens=16384,
+        log_level="error",
+        **device,
+    )
+    try:
+        prompt = DepPrompt.from_paths(
+            PATHS,
+            tokenizer=AutoTokenizer.from_pretrained(model),
+            system="Answer from these facts:",
+            task="\n\nQuestion: Which prizes did Marie Curie win?\nAnswer:",
+        )
+        print(prompt)
+        kv = compute_depkv(engine, prompt)
+        print("ahead:", kv.report)
+        result = generate_with_depkv(engine, kv, {"max_new_tokens": 16, "temperature": 0})
+        print("answer:", result["text"])
+        print("then:", result["meta_info"]["depcache"])
+    finally:
+        engine.shutdown()
+
+
+if __name__ == "__main__":  # the engine starts processes that import this file
+    main()

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An SGLang frontend program with a graph context. Needs the extra `server`."""
+
+import os
+from typing import Any
+
+import sglang as sgl  # noqa: TID253
+from facts import PATHS
+
+from sglang_patches.frontend import DepCacheEndpoint, graph_context
+
+
+@sgl.function
+def answer(s: Any, paths: list[tuple[str, ...]], question: str) -> None:
+    """Facts, then the question, then what the model makes of them."""
+    s += "Answer from these facts:"
+    s += graph_context(paths)
+    s += f"\n\nQuestion: {question}\nAnswer:"
+    s += sgl.gen("answer", max_tokens=16, temperature=0)
+
+
+backend = DepCacheEndpoint(os.environ.get("DEPCACHE_SERVER", "http://127.0.0.1:30000"))
+for question in ("Where was Marie Curie born?", "Which prizes did she win?"):
+    state = answer.run(PATHS, question, backend=backend)
+    print("answer:", state["answer"])
+    print("reused:", state.get_meta_info("answer")["depcache"])

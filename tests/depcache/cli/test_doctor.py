@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doctor names what is missing and what to do; only then it exits with 1."""
+
+import subprocess
+
+import httpx
+import pytest
+
+from depcache.cli import doctor
+from depcache.cli.doctor import Check, check_seams, check_server, inspect_plugin, is_healthy
+
+REPORT = {
+    "sglang_version": "0.5.17",
+    "supported_versions": ["0.5.17"],
+    "seams": {"a": True},
+    "hooks": {"b": True, "c": True},
+    "problems": [],
+}
+
+
+def states(checks):
+    return [check.state for check in checks]
+
+
+def test_all_seams_and_hooks_in_place_are_two_good_lines():
+    assert states(check_seams(REPORT)) == ["ok", "ok"]
+
+
+def test_a_missing_hook_is_a_problem_that_is_named():
+    checks = check_seams({**REPORT, "hooks": {"b": True, "c": False}})
+    assert states(checks) == ["ok", "problem"]
+    assert checks[1].detail == "missing: c"
+    assert checks[1].advice
+
+
+def test_a_report_with_nothing_in_it_is_a_problem():
+    assert states(check_seams({})) == ["problem", "problem"]
+
+
+def test_problems_of_the_plugin_are_passed_on():
+    checks = check_seams({**REPORT, "problems": ["sglang 0.5.18 is installed"]})
+    assert checks[-1] == Check("plugin", "problem", "sglang 0.5.18 is installed", checks[-1].advice)
+
+
+def running(stdout="", stderr="", code=0):
+    return lambda command, **options: subprocess.CompletedProcess(command, code, stdout, stderr)
+
+
+def test_the_report_is_found_behind_what_sglang_prints():
+    assert inspect_plugin(running('{odd\nhello\n{"seams": {}}\nbye\n')) == {"seams": {}}
+
+
+def test_a_check_that_dies_is_one_problem_with_its_last_line():
+    report = inspect_plugin(running(stderr="Traceback\nImportError: no torch\n\n", code=1))
+    assert "ImportError: no torch" in report
+    assert states(check_seams(report)) == ["problem"]
+
+
+def test_a_check_that_hangs_is_one_problem():
+    def hang(command, **options):
+        raise subprocess.TimeoutExpired(command, 1)
+
+    assert states(check_seams(inspect_plugin(hang))) == ["problem"]
+
+
+def test_notes_are_no_problems():
+    assert is_healthy([Check("a", "ok", ""), Check("b", "note", "")])
+    assert not is_healthy([Check("a", "ok", ""), Check("b", "problem", "")])
+
+
+def without_sglang(monkeypatch):
+    real = doctor.installed_version
+    monkeypatch.setattr(
+        doctor,
+        "installed_version",
+        lambda name: None if name in doctor.SERVER_PACKAGES else real(name),
+    )
+
+
+def test_without_sglang_a_machine_cannot_serve(monkeypatch):
+    without_sglang(monkeypatch)
+    checks = doctor.run_checks()
+    assert [check.name for check in checks if check.state == "problem"] == [
+        "sglang",
+        "torch",
+        "transformers",
+    ]
+    assert all("depcache[server]" in check.advice for check in checks if check.state != "ok")
+
+
+def test_a_wrong_setting_is_a_problem(monkeypatch):
+    without_sglang(monkeypatch)
+    monkeypatch.setenv("DEPCACHE_ATTENTION_PLAN", "magic")
+    [check] = [check for check in doctor.run_checks() if check.name == "settings"]
+    assert check.state == "problem"
+    assert "magic" in check.detail
+
+
+def serving(monkeypatch, status, code=200):
+    def answer(request):
+        return httpx.Response(code, json=status)
+
+    real = httpx.Client
+    monkeypatch.setattr(
+        httpx, "Client", lambda **options: real(transport=httpx.MockTransport(answer))
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "words"),
+    [
+        ({"active": True, "seams": {"a": True}, "version": "1"}, "ok", "depcache 1"),
+        ({"active": False}, "problem", "without DepCache"),
+        ({"active": True, "hooks": {"x": False}}, "problem", "misses x"),
+    ],
+)
+def test_a_server_is_judged_by_its_status(monkeypatch, status, state, words):
+    serving(monkeypatch, status)
+    [check] = check_server("http://test")
+    assert check.state == state
+    assert words in check.detail
+
+
+def test_a_stock_server_is_a_problem(monkeypatch):
+    serving(monkeypatch, {"detail": "Not Found"}, 404)
+    [check] = check_server("http://test")
+    assert check.state == "problem"
+
+
+def test_a_client_machine_is_judged_by_its_server(monkeypatch):
+    without_sglang(monkeypatch)
+    serving(monkeypatch, {"active": True})
+    assert is_healthy(doctor.run_checks("http://test"))
+
+
+def test_the_report_for_programs_has_a_verdict():
+    checks = [Check("a", "problem", "b", "c")]
+    assert doctor.to_json(checks) == {
+        "ok": False,
+        "checks": [{"name": "a", "state": "problem", "detail": "b", "advice": "c"}],
+    }

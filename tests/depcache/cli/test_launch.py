@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `depcache serve` executes: the user's flags untouched, defaults only where none is given."""
+
+import shlex
+import sys
+
+import pytest
+
+from depcache.cli.launch import Launch, find_gpu, given_flags, make_launch
+from depcache.errors import ConfigError
+
+
+def options(launch):
+    """The arguments after the module, as {flag: value or None}."""
+    assert launch.argv[:3] == [sys.executable, "-m", "sglang.launch_server"]
+    return given_flags(launch.argv[3:])
+
+
+def test_a_model_alone_gets_every_default_of_a_cpu():
+    assert options(make_launch([], model="m")) == {
+        "--model-path": "m",
+        "--radix-cache-backend": "depcache",
+        "--page-size": "1",
+        "--enable-cache-report": None,
+        "--attention-backend": "torch_native",
+        "--device": "cpu",
+        "--sampling-backend": "pytorch",
+        "--dtype": "float32",
+        "--mem-fraction-static": "0.3",
+    }
+
+
+def test_with_a_gpu_nothing_is_said_about_the_device():
+    found = options(make_launch([], model="m", has_gpu=True))
+    assert "--device" not in found
+    assert "--dtype" not in found
+    assert found["--attention-backend"] == "torch_native"
+
+
+def test_asking_for_the_cpu_beside_a_gpu_gives_the_defaults_of_a_cpu():
+    found = options(make_launch(["--device", "cpu"], model="m", has_gpu=True))
+    assert found["--dtype"] == "float32"
+
+
+def test_the_stock_baseline_differs_in_the_cache_alone():
+    ours, stock = (make_launch(["--port", "1"], model="m", stock=on) for on in (False, True))
+    start = ours.argv.index("--radix-cache-backend")
+    assert stock.argv == ours.argv[:start] + ours.argv[start + 2 :]
+
+
+def test_flags_of_the_user_come_last_unchanged_and_in_order():
+    args = ["--page-size=1", "--dtype", "bfloat16", "-tp", "2", "--json-model-override-args", "{}"]
+    launch = make_launch(args, model="m")
+    assert launch.argv[-len(args) :] == args
+    assert launch.argv.count("--dtype") == 1
+    assert "--page-size" not in launch.argv
+
+
+def test_underscores_and_other_spellings_of_a_flag_count_as_given():
+    assert given_flags(["--page_size", "1", "--model", "m", "--flag"]) == {
+        "--page-size": "1",
+        "--model-path": "m",
+        "--flag": None,
+    }
+
+
+def test_the_model_may_be_named_by_its_flag():
+    assert options(make_launch(["--model-path", "m"]))["--model-path"] == "m"
+
+
+def test_what_sglangs_config_file_sets_is_left_to_it(tmp_path):
+    file = tmp_path / "s.yaml"
+    file.write_text("model-path: m\nattention_backend: flashinfer\n")
+    launch = make_launch(["--config", str(file)])
+    assert "--attention-backend" not in launch.argv
+    assert "--page-size" in launch.argv
+
+
+def test_settings_travel_as_variables():
+    launch = make_launch([], model="m", settings={"attention_plan": "cascade"})
+    assert launch.env == {"DEPCACHE_ATTENTION_PLAN": "cascade"}
+
+
+@pytest.mark.parametrize(
+    ("args", "model", "stock", "words"),
+    [
+        ([], None, False, "no model"),
+        (["--model", "a"], "b", False, "named twice"),
+        (["--radix-cache-backend", "depcache"], "m", True, "contradict"),
+        (["--radix-cache-backend", "lmcache"], "m", False, "--stock"),
+        (["--config", "/nowhere.yaml"], "m", False, "cannot read"),
+    ],
+)
+def test_arguments_that_contradict_each_other_are_refused(args, model, stock, words):
+    with pytest.raises(ConfigError, match=words):
+        make_launch(args, model=model, stock=stock)
+
+
+def test_a_config_file_that_is_no_mapping_is_refused(tmp_path):
+    file = tmp_path / "s.yaml"
+    file.write_text("- a\n")
+    with pytest.raises(ConfigError, match="name: value"):
+        make_launch(["--config", str(file)], model="m")
+
+
+def test_the_shell_line_reads_back_as_the_same_command():
+    launch = Launch(["py", "-m", "x", "a b", "{'c': 1}"], {"D": "e f"})
+    assert shlex.split(launch.to_shell()) == ["D=e f", *launch.argv]
+
+
+@pytest.mark.parametrize("value", ["", "-1"])
+def test_a_hidden_gpu_is_no_gpu(monkeypatch, value):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    assert not find_gpu()

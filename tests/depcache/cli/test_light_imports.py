@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The base install works without torch, SGLang, transformers and FlashInfer."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("flashinfer", "openai", "sglang", "tokenizers", "torch", "transformers")
+BLOCK = f"""
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {HEAVY!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Block())
+"""
+
+
+def run_without_heavy(code, *arguments):
+    return subprocess.run(
+        [sys.executable, "-c", BLOCK + code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+
+
+def test_the_block_blocks():
+    assert "No module named 'torch'" in run_without_heavy("import torch").stderr
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "depcache",
+        "depcache.prompt.render",
+        "depcache.prompt.nodes",
+        "depcache.client",
+        "depcache.cli.main",
+        "depcache.cli.doctor",
+        "depcache.demo.run",
+        "depcache.demo.retrieval",
+        "depcache.demo.server",
+        "flashinfer_masks",
+    ],
+)
+def test_a_module_of_the_base_install_imports_alone(module):
+    done = run_without_heavy(f"import {module}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_prompts_and_clients_work_without_the_server_extra():
+    done = run_without_heavy(
+        "from depcache.client import Client, graph_context, httpx_client\n"
+        "from depcache.prompt.render import render\n"
+        "prompt = render([('a', 'r', 'b')], 'Q?')\n"
+        "Client(), httpx_client(), graph_context([('a', 'r', 'b')])\n"
+        "print(prompt.extra_body['custom_params']['depcache_version'])"
+    )
+    assert done.stdout == "1\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--version"], 0),
+        (["--help"], 0),
+        (["schema"], 0),
+        (["config", "show", "--json"], 0),
+        (["serve", "some-model", "--dry-run"], 0),
+        (["serve", "some-model"], 2),
+        (["status", "--server", "http://127.0.0.1:9"], 3),
+    ],
+)
+def test_commands_that_need_no_server_extra_run_without_it(arguments, code):
+    done = run_without_heavy(
+        "from depcache.cli.launch import importlib\n"
+        "importlib.util.find_spec = lambda name: None\n"
+        "from depcache.cli.main import app_main; app_main()",
+        *arguments,
+    )
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    if code:
+        assert done.stderr.startswith("depcache: ")
+        assert done.stderr.count("\n") == 1

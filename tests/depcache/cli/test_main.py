@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands: what they print, what `--json` gives, and their exit codes."""
+
+import json
+import sys
+
+import httpx
+import pytest
+
+from depcache import __version__
+from depcache.cli import inspect, main, serve
+from depcache.cli.doctor import Check
+from depcache.errors import ConfigError, PromptError, ServerError
+from depcache.prompt.wire import make_schema
+from tests.depcache.client.fake_server import REPORT, FakeServer
+
+ROW = {"segment": 0, "parent": -1, "start": 9, "num_tokens": 3, "position": 9, "cached": 3}
+TABLE = [
+    {**ROW, "text": "\na[b]"},
+    {**ROW, "segment": 1, "parent": 0, "start": 12, "text": " c", "cached": 0},
+]
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """`call("schema")` runs a command; gives exit code, stdout and stderr."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["depcache", *map(str, arguments)])
+        monkeypatch.setattr(main.signal, "signal", lambda *_: None)
+        with pytest.raises(SystemExit) as caught:
+            main.app_main()
+        captured = capsys.readouterr()
+        return caught.value.code or 0, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server that every client of the commands talks to."""
+    fake = FakeServer()
+    real_answer, real_client = fake.answer, httpx.Client
+
+    def answer(request):
+        if request.url.path == "/depcache/status":
+            return httpx.Response(200, json={"version": "1", "cache": {"nodes": 4}, "active": True})
+        if request.url.path == "/depcache/explain":
+            real_answer(request)
+            return httpx.Response(200, json={**REPORT, "trees": 1, "segments": 2, "table": TABLE})
+        return real_answer(request)
+
+    transport = httpx.MockTransport(answer)
+    monkeypatch.setattr(httpx, "Client", lambda **options: real_client(transport=transport))
+    return fake
+
+
+def test_the_version_is_printed(call):
+    assert call("--version") == (0, f"depcache {__version__}\n", "")
+
+
+def test_the_schema_is_the_published_one(call):
+    code, out, _ = call("schema")
+    assert (code, json.loads(out)) == (0, make_schema())
+
+
+def test_config_show_gives_the_settings_in_force(call, monkeypatch):
+    monkeypatch.setenv("DEPCACHE_CPU_THREADS", "3")
+    assert json.loads(call("config", "show", "--json")[1])["cpu_threads"] == 3
+    assert "DEPCACHE_CPU_THREADS" in call("config", "show")[1]
+
+
+def test_a_wrong_setting_is_one_sentence_and_exit_code_2(call, monkeypatch):
+    monkeypatch.setenv("DEPCACHE_CPU_THREADS", "many")
+    code, out, err = call("config", "show")
+    assert (code, out) == (2, "")
+    assert err.startswith("depcache: setting 'cpu_threads'")
+    assert err.count("\n") == 1
+
+
+def test_an_unknown_option_is_exit_code_2(call):
+    assert call("status", "--nonsense")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(PromptError("p"), 2), (ConfigError("c"), 2), (ServerError("s"), 3)]
+)
+def test_every_error_has_its_exit_code(call, monkeypatch, error, code):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(inspect, "load_config", fail)
+    assert call("config", "show") == (code, "", f"depcache: {error}\n")
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt, 130), (BrokenPipeError, 1)])
+def test_an_interrupted_command_ends_quietly(call, monkeypatch, error, code):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(main, "app", fail)
+    monkeypatch.setattr(main.sys, "stderr", open("/dev/null", "w"))  # noqa: SIM115
+    assert call("schema")[0] == code
+
+
+# serve
+
+
+def test_serve_passes_unknown_flags_on_and_ours_as_variables(call):
+    code, out, _ = call(
+        "serve", "m", "-tp", 2, "--port", 1, "--attention-plan", "cascade", "--cpu-threads", 2,
+        "--cpu-attention", "stock", "--depcache-config", "f.yaml", "--dry-run", "--json",
+        "--log-level=x",
+    )  # fmt: skip
+    launch = json.loads(out)
+    assert code == 0
+    assert launch["argv"][-5:] == ["-tp", "2", "--port", "1", "--log-level=x"]
+    assert launch["argv"][3:5] == ["--model-path", "m"]
+    assert launch["env"] == {
+        "DEPCACHE_ATTENTION_PLAN": "cascade",
+        "DEPCACHE_CPU_ATTENTION": "stock",
+        "DEPCACHE_CPU_THREADS": "2",
+        "DEPCACHE_CONFIG": "f.yaml",
+    }
+
+
+def test_serve_dry_run_prints_a_line_for_a_shell(call):
+    code, out, _ = call("serve", "--dry-run", "--model-path", "a b")
+    assert code == 0
+    assert out.endswith("--model-path 'a b'\n")
+
+
+def test_serve_becomes_the_server(call, monkeypatch):
+    executed = []
+
+    def execute(file, argv, env):
+        executed.append((file, argv, env))
+        raise SystemExit(0)
+
+    monkeypatch.setattr(serve, "require_sglang", lambda: None)
+    monkeypatch.setattr(serve.os, "execvpe", execute)
+    monkeypatch.setenv("DEPCACHE_CPU_THREADS", "1")
+    code, _, err = call("serve", "m", "--cpu-threads", 2)
+    [(file, argv, env)] = executed
+    assert code == 0
+    assert file == argv[0] == sys.executable
+    assert env["DEPCACHE_CPU_THREADS"] == "2"
+    assert "sglang.launch_server" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--dry-run"],
+        ["m", "--stock", "--dry-run", "--radix-cache-backend", "depcache"],
+        ["m", "--json"],
+    ],
+)
+def test_serve_refuses_what_makes_no_sense(call, arguments):
+    code, out, err = call("serve", *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+def test_serve_finds_a_wrong_setting_before_it_starts(call, monkeypatch):
+    monkeypatch.setattr(serve, "require_sglang", lambda: None)
+    monkeypatch.setenv("DEPCACHE_ATTENTION_PLAN", "magic")
+    code, _, err = call("serve", "m")
+    assert code == 2
+    assert "magic" in err
+
+
+# doctor
+
+
+@pytest.mark.parametrize(("state", "code"), [("ok", 0), ("note", 0), ("problem", 1)])
+def test_doctor_exits_with_1_only_for_problems(call, monkeypatch, state, code):
+    checks = [Check("thing[0]", state, "detail [x]", "advice")]
+    monkeypatch.setattr("depcache.cli.doctor.run_checks", lambda *_: checks)
+    got, out, _ = call("doctor", "--json")
+    assert got == code
+    assert json.loads(out)["ok"] is (code == 0)
+    got, out, _ = call("doctor")
+    assert got == code
+    for word in (state, "thing[0]", "detail [x]", "advice"):
+        assert word in out
+
+
+# status and explain
+
+
+def test_status_shows_the_server(call, server):
+    assert json.loads(call("status", "--json")[1])["cache"] == {"nodes": 4}
+    assert "cache.nodes" in call("status")[1]
+
+
+def test_status_without_a_server_is_exit_code_3(call):
+    code, _, err = call("status", "--server", "http://127.0.0.1:9")
+    assert code == 3
+    assert err.startswith("depcache: http://127.0.0.1:9/depcache/status cannot be reached")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['[["a", "r", "b"], ["c"]]', '["a", "r", "b"]\n\n["c"]\n', "a\tr\tb\nc\n"],
+)
+def test_explain_reads_paths_in_three_shapes(call, server, tmp_path, text):
+    file = tmp_path / "paths"
+    file.write_text(text)
+    code, out, _ = call("explain", "Where?", "--paths", file, "--layout", "staggered")
+    params = server.body["custom_params"]
+    assert code == 0
+    assert json.loads(params["depcache_paths"]) == [["a", "r", "b"], ["c"]]
+    assert params["depcache_layout"] == "staggered"
+    assert "missed 5" in out
+    assert r"\na[b]" in out
+
+
+def test_explain_sends_a_body_as_it_is(call, server, tmp_path):
+    file = tmp_path / "body.json"
+    file.write_text('{"text": "x"}')
+    code, out, _ = call("explain", "--body", file, "--json")
+    assert code == 0
+    assert server.body == {"text": "x"}
+    assert json.loads(out)["table"] == TABLE
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("--paths", ""),
+        ("--paths", "[[1]]"),
+        ("--paths", "[broken"),
+        ("--paths", '[["a"], [""]]'),
+        ("--body", "[]"),
+        ("--body", "broken"),
+        ("--body", None),
+    ],
+)
+def test_explain_refuses_files_that_hold_nothing_to_explain(call, server, tmp_path, option, text):
+    file = tmp_path / "file"
+    if text is not None:
+        file.write_text(text)
+    code, out, err = call("explain", option, file)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert server.requests == []
+
+
+def test_explain_wants_either_paths_or_a_body(call, server):
+    assert call("explain", "Where?")[0] == 2

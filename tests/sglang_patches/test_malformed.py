@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Malformed requests of any kind: HTTP 400 with the reason, and the server lives on (P6)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytestmark = pytest.mark.sglang
+
+TOKENS = list(range(10, 40))
+
+
+def ids_form(**changes: Any) -> dict[str, Any]:
+    good = {
+        "depcache_version": 1,
+        "depcache_layout": "tree",
+        "depcache_system_len": 4,
+        "depcache_segment_lens": [3, 2, 2, 5],
+        "depcache_segment_parents": [-1, 0, 0, -1],
+    }
+    return {key: value for key, value in {**good, **changes}.items() if value is not ...}
+
+
+def text_form(paths: Any, **changes: Any) -> dict[str, Any]:
+    paths = paths if isinstance(paths, str) else json.dumps(paths)
+    return {"depcache_version": 1, "depcache_paths": paths, **changes}
+
+
+def with_ids(custom_params: Any, tokens: Any = TOKENS, **keywords: Any) -> dict[str, Any]:
+    params = {"max_new_tokens": 2, "temperature": 0, "custom_params": custom_params}
+    return {"input_ids": tokens, "sampling_params": params, **keywords}
+
+
+def with_text(custom_params: Any, text: Any = "Facts:\na -> b -> c\nwho?") -> dict[str, Any]:
+    return {"text": text, "sampling_params": {"max_new_tokens": 2, "custom_params": custom_params}}
+
+
+def deep(levels: int) -> Any:
+    value: Any = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "wrong version": with_ids(ids_form(depcache_version=2)),
+    "version as text": with_ids(ids_form(depcache_version="1")),
+    "version as bool": with_ids(ids_form(depcache_version=True)),
+    "no version": with_ids(ids_form(depcache_version=...)),
+    "unknown key": with_ids(ids_form(depcache_colour="red")),
+    "unknown layout": with_ids(ids_form(depcache_layout="spiral")),
+    "layout as int": with_ids(ids_form(depcache_layout=3)),
+    "negative system": with_ids(ids_form(depcache_system_len=-1)),
+    "system as float": with_ids(ids_form(depcache_system_len=4.0)),
+    "system as bool": with_ids(ids_form(depcache_system_len=True)),
+    "huge system": with_ids(ids_form(depcache_system_len=10**18)),
+    "system beyond 64 bits": with_ids(ids_form(depcache_system_len=10**30)),
+    "no system length": with_ids(ids_form(depcache_system_len=...)),
+    "no lens": with_ids(ids_form(depcache_segment_lens=...)),
+    "no parents": with_ids(ids_form(depcache_segment_parents=...)),
+    "lens as text": with_ids(ids_form(depcache_segment_lens="3,2,2,5")),
+    "lens as object": with_ids(ids_form(depcache_segment_lens={"0": 3})),
+    "lens null": with_ids(ids_form(depcache_segment_lens=None)),
+    "lens of text": with_ids(ids_form(depcache_segment_lens=["3", 2, 2, 5])),
+    "lens of floats": with_ids(ids_form(depcache_segment_lens=[3.5, 2, 2, 5])),
+    "lens of bools": with_ids(ids_form(depcache_segment_lens=[True, 2, 2, 5])),
+    "lens with null": with_ids(ids_form(depcache_segment_lens=[3, None, 2, 5])),
+    "nested lens": with_ids(ids_form(depcache_segment_lens=[[3], 2, 2, 5])),
+    "deeply nested lens": with_ids(ids_form(depcache_segment_lens=deep(200))),
+    "empty segment": with_ids(ids_form(depcache_segment_lens=[3, 0, 2, 5])),
+    "negative segment": with_ids(ids_form(depcache_segment_lens=[3, -2, 2, 5])),
+    "huge segment": with_ids(ids_form(depcache_segment_lens=[3, 10**18, 2, 5])),
+    "segment beyond 64 bits": with_ids(ids_form(depcache_segment_lens=[3, 10**40, 2, 5])),
+    "sum that wraps": with_ids(ids_form(depcache_segment_lens=[2**62, 2**62, 2**62, 2**62])),
+    "a million segments": with_ids(
+        ids_form(depcache_segment_lens=[1] * 10**6, depcache_segment_parents=[-1] * 10**6)
+    ),
+    "fewer lens than parents": with_ids(ids_form(depcache_segment_lens=[3, 2, 2])),
+    "no room for a task": with_ids(ids_form(depcache_segment_lens=[3, 2, 2, 19])),
+    "longer than the prompt": with_ids(ids_form(depcache_segment_lens=[3, 2, 2, 90])),
+    "parent of itself": with_ids(ids_form(depcache_segment_parents=[-1, 1, 0, -1])),
+    "parents in a cycle": with_ids(ids_form(depcache_segment_parents=[1, 0, 0, -1])),
+    "parent behind its child": with_ids(ids_form(depcache_segment_parents=[-1, 3, 0, -1])),
+    "not in pre-order": with_ids(ids_form(depcache_segment_parents=[-1, 0, -1, 0])),
+    "parent below -1": with_ids(ids_form(depcache_segment_parents=[-2, 0, 0, -1])),
+    "huge parent": with_ids(ids_form(depcache_segment_parents=[-1, 10**18, 0, -1])),
+    "parents of text": with_ids(ids_form(depcache_segment_parents=["-1", 0, 0, -1])),
+    "siblings that start alike": with_ids(ids_form(), [*range(10, 17), 50, 51, 50, 52, *TOKENS]),
+    "both forms": with_ids({**ids_form(), **text_form([["a", "b"]])}),
+    "neither form": with_ids({"depcache_version": 1}),
+    "no prompt": {"sampling_params": {"custom_params": ids_form()}},
+    "empty prompt": with_ids(ids_form(), []),
+    "token beyond the vocabulary": with_ids(ids_form(), [*TOKENS[:-1], 10**6]),
+    "negative token": with_ids(ids_form(), [-5, *TOKENS[1:]]),
+    "token beyond 64 bits": with_ids(ids_form(), [10**30, *TOKENS[1:]]),
+    "token as text": with_ids(ids_form(), ["10", *TOKENS[1:]]),
+    "prompt longer than the model": with_ids(ids_form(), [10] * 20_000),
+    "logprobs of the context": with_ids(ids_form(), return_logprob=True, logprob_start_len=2),
+    "text form with ids": with_ids(text_form([["a", "b", "c"]])),
+    "ids form with text": with_text(ids_form()),
+    "paths that are no JSON": with_text(text_form("[[")),
+    "paths as object": with_text(text_form({"a": 1})),
+    "paths with a number": with_text(text_form([["a", 1]])),
+    "path of nothing": with_text(text_form([[]])),
+    "no paths": with_text(text_form([])),
+    "path with an empty element": with_text(text_form([["a", "", "c"]])),
+    "paths nested deeply": with_text(text_form("[" * 5000 + "]" * 5000)),
+    "half a surrogate pair": with_text(text_form('[["\\ud800", "b", "c"]]')),
+    "unknown template": with_text(text_form([["a", "b", "c"]], depcache_template="haiku")),
+    "facts not in the text": with_text(text_form([["x", "y", "z"]])),
+    "facts twice in the text": with_text(
+        text_form([["a", "b", "c"]]), "\na -> b -> c\nagain\na -> b -> c\nwho?"
+    ),
+    "facts with no task behind": with_text(text_form([["a", "b", "c"]]), "Facts:\na -> b -> c"),
+}
+
+
+def message_of(response: httpx.Response) -> str:
+    """SGLang nests what the engine refused, and not what the body's types refused."""
+    body = response.json()
+    return body["error"]["message"] if "error" in body else body["message"]
+
+
+def assert_lives(served) -> None:
+    answer = served.post("/generate", with_ids(ids_form()))
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["meta_info"]["depcache"]["context_tokens"] == 16
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_malformed_request_is_refused_with_a_sentence(served, name: str) -> None:
+    # As text, because some of the values are beyond what httpx itself would write.
+    response = served.client.post(
+        "/generate",
+        content=json.dumps(REQUESTS[name]),
+        headers={"Content-Type": "application/json"},
+    )
+    assert response.status_code == 400, response.text[:500]
+    message = message_of(response)
+    assert 10 < len(message) < 1000
+    assert "Traceback" not in message
+    assert_lives(served)
+
+
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_openai_routes_refuse_before_the_stream_begins(served, route: str, stream: bool) -> None:
+    body = {"model": "m", "stream": stream, "custom_params": ids_form(depcache_version=7)}
+    if route.endswith("chat/completions"):
+        body |= {"messages": [{"role": "user", "content": "x"}], "input_ids": TOKENS}
+    else:
+        body |= {"prompt": TOKENS}
+    response = served.post(route, body)
+    assert response.status_code == 400
+    assert "depcache_version" in response.json()["message"]
+
+
+def test_one_bad_request_does_not_spoil_its_batch_neighbours(served) -> None:
+    body = {
+        "input_ids": [TOKENS, TOKENS],
+        "sampling_params": [
+            {"max_new_tokens": 2, "custom_params": ids_form()},
+            {"max_new_tokens": 2, "custom_params": ids_form(depcache_version=9)},
+        ],
+    }
+    assert served.post("/generate", body).status_code == 400
+    assert_lives(served)
+
+
+@pytest.mark.parametrize("body", ["", "[", "[]", "3", '"x"', "null", '{"nonsense": 1}', "{}"])
+def test_explain_refuses_what_it_cannot_read(served, body: str) -> None:
+    response = served.client.post("/depcache/explain", content=body)
+    assert response.status_code == 400, response.text[:300]
+    assert response.json()["object"] == "error"
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=8,
+)
+ALMOST_INTS = st.lists(st.integers(-2, 6), max_size=8) | JSON
+FUZZED = st.fixed_dictionaries(
+    {"depcache_version": st.just(1)},
+    optional={
+        "depcache_layout": st.sampled_from(["tree", "staggered", "sequential"]) | JSON,
+        "depcache_system_len": st.integers(-1, 32) | JSON,
+        "depcache_segment_lens": ALMOST_INTS,
+        "depcache_segment_parents": ALMOST_INTS,
+        "depcache_paths": st.text(max_size=20) | JSON,
+        "depcache_template": JSON,
+    },
+)
+
+
+@settings(
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(custom_params=FUZZED)
+def test_fuzzed_parameters_are_answered_or_refused(served, custom_params: Any) -> None:
+    response = served.client.post("/generate", json=with_ids(custom_params))
+    assert response.status_code in (200, 400), response.text[:500]
+    if response.status_code == 200:
+        assert response.json()["meta_info"]["depcache"]["prompt_tokens"] == len(TOKENS)
+    else:
+        assert message_of(response)
+
+
+def test_the_server_lives_after_all_that(served) -> None:
+    assert_lives(served)
+    cache = served.client.get("/depcache/status").json()["cache"]
+    assert cache["free_tokens"] + cache["cached_tokens"] == cache["capacity_tokens"]
