@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention plans on torch: milliseconds per layer of one prefill, plans in turns.
+
+`python -m eval.micro.torch_plans [--repeats N] [--threads N] [--json FILE]`
+The numbers behind `attention_plan: auto` on a CPU. Heads are those of a 30M model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from depcache.prompt.prefix_tree import merge_sequences
+from eval.micro.match_plan import make_paths
+from flashinfer_masks.visibility import Step, Structure
+from sglang_patches.attention.torch_plans import WORK_BY_PLAN, CausalWork
+
+NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 8, 4, 64
+SYSTEM_LEN, TASK_LEN = 64, 24
+
+
+def make_step(num_entities: int, num_cached_entities: int) -> Step:
+    """A prompt of 30 paths per entity; the last entities are cached, and so is the system."""
+    rng = np.random.default_rng(0)
+    paths = [path for entity in range(num_entities) for path in make_paths(entity, rng)]
+    _, lens, parents = merge_sequences(paths)
+    structure = Structure.make(
+        SYSTEM_LEN + sum(lens) + TASK_LEN, SYSTEM_LEN, np.array(lens), np.array(parents)
+    )
+    num_tokens = structure.num_tokens
+    indices = np.arange(num_tokens)
+    is_cached = np.zeros(num_tokens, bool)
+    if num_cached_entities:
+        is_cached[:SYSTEM_LEN] = True
+        first = structure.tree_starts[structure.num_trees - num_cached_entities]
+        is_cached[first : structure.task_start] = True
+    order = np.concatenate((indices[is_cached], indices[~is_cached]))
+    num_prefix = int(is_cached.sum())
+    return Step(structure, order, num_prefix, num_tokens - num_prefix)
+
+
+def main() -> None:
+    """Print the median and the spread of planning and of running, per case and plan."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+
+    rows: list[dict[str, Any]] = []
+    cases = ((3, 0), (10, 0), (10, 5), (10, 9), (20, 0), (20, 10), (20, 20))
+    for num_entities, num_cached in cases:
+        rows += measure(num_entities, num_cached, arguments.repeats)
+        for row in rows[-4:]:
+            print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+
+
+def measure(num_entities: int, num_cached: int, repeats: int) -> list[dict[str, Any]]:
+    """One row per plan, and one for causal attention over the same rows."""
+    step = make_step(num_entities, num_cached)
+    generator = torch.Generator().manual_seed(0)
+    slots = torch.randperm(4 * step.num_rows, generator=generator)[: step.num_rows]
+    shape = (4 * step.num_rows, NUM_KV_HEADS, HEAD_DIM)
+    keys, values = torch.randn(shape), torch.randn(shape)
+    query = torch.randn(step.num_new, NUM_HEADS, HEAD_DIM)
+    output = torch.empty_like(query)
+    times: dict[str, tuple[list[float], list[float]]] = {}
+    for _ in range(repeats + 1):
+        for name in (*WORK_BY_PLAN, "causal"):
+            start = time.perf_counter()
+            work = CausalWork(slots) if name == "causal" else WORK_BY_PLAN[name](step, slots)
+            planned = time.perf_counter()
+            work.run(query, keys, values, output, HEAD_DIM**-0.5)
+            done = time.perf_counter()
+            plan_ms, run_ms = times.setdefault(name, ([], []))
+            plan_ms.append((planned - start) * 1e3)
+            run_ms.append((done - planned) * 1e3)
+    return [
+        {
+            "entities": num_entities,
+            "tokens": step.num_rows,
+            "new_tokens": step.num_new,
+            "plan": name,
+            "plan_ms_median": round(statistics.median(plan_ms[1:]), 3),
+            "run_ms_median": round(statistics.median(run_ms[1:]), 3),
+            "run_ms_min": round(min(run_ms[1:]), 3),
+            "run_ms_max": round(max(run_ms[1:]), 3),
+        }
+        for name, (plan_ms, run_ms) in times.items()
+    ]
+
+
+if __name__ == "__main__":
+    main()
