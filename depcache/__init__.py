@@ -1,4 +1,79 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dependency prompts: the KV of a fact is computed once and reused wherever the fact appears."""
+"""Dependency prompts: the KV of a fact is computed once and reused wherever the fact appears.
+
+    prompt = depcache.render(paths, "Who founded SpaceX?")
+    client.chat.completions.create(
+        model=..., messages=prompt.messages, extra_body=prompt.extra_body
+    )
+
+Works with no GPU, no SGLang and no torch; names are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from depcache.client.client import Client
+    from depcache.client.context import graph_context
+    from depcache.client.transport import (
+        AsyncDepCacheTransport,
+        DepCacheTransport,
+        async_httpx_client,
+        httpx_client,
+    )
+    from depcache.errors import ConfigError, DepCacheError, PromptError, ServerError
+    from depcache.prompt.nodes import DepPrompt, LinearNode, TreeNode
+    from depcache.prompt.render import RenderedPrompt, render
+    from depcache.prompt.template import Template, register_template
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "AsyncDepCacheTransport",
+    "Client",
+    "ConfigError",
+    "DepCacheError",
+    "DepCacheTransport",
+    "DepPrompt",
+    "LinearNode",
+    "PromptError",
+    "RenderedPrompt",
+    "ServerError",
+    "Template",
+    "TreeNode",
+    "async_httpx_client",
+    "graph_context",
+    "httpx_client",
+    "register_template",
+    "render",
+]
+
+_HOMES = {
+    "depcache.client.client": ["Client"],
+    "depcache.client.context": ["graph_context"],
+    "depcache.client.transport": [
+        "AsyncDepCacheTransport",
+        "DepCacheTransport",
+        "async_httpx_client",
+        "httpx_client",
+    ],
+    "depcache.errors": ["ConfigError", "DepCacheError", "PromptError", "ServerError"],
+    "depcache.prompt.nodes": ["DepPrompt", "LinearNode", "TreeNode"],
+    "depcache.prompt.render": ["RenderedPrompt", "render"],
+    "depcache.prompt.template": ["Template", "register_template"],
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'depcache' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

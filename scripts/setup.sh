@@ -71,8 +71,9 @@ with_uv() {
         fi
         uv=$VENV/bin/uv
     fi
-    # The CUDA wheels are large: be patient on a slow line.
-    UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-300} "$uv" pip install --python "$VENV/bin/python" \
+    # The CUDA wheels are large: be patient on a slow line. Compiled now, because a server is three processes, and where
+    # PYTHONDONTWRITEBYTECODE is set each of them would compile all of SGLang and torch again at every start.
+    UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-300} "$uv" pip install --compile-bytecode --python "$VENV/bin/python" \
         -c constraints.txt --build-constraints constraints.txt -e ".[$EXTRAS]"
 }
 
