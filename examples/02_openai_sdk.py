@@ -16,4 +16,4 @@ reply = client.chat.completions.create(
     model="default", messages=prompt.messages, extra_body=prompt.extra_body, max_tokens=16
 )
 print("answer:", reply.choices[0].message.content)
-print("reused:", reply.metadata["depcache"])
+print("reused:", reply.metadata.get("depcache"))

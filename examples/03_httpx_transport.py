@@ -22,7 +22,7 @@ def ask(content: str) -> None:
         model="default", messages=[{"role": "user", "content": content}], max_tokens=16
     )
     print("answer:", reply.choices[0].message.content)
-    print("reused:", reply.metadata["depcache"])
+    print("reused:", reply.metadata.get("depcache"))
 
 
 # Two or more lines "A -> relation -> B", as LlamaIndex writes them, are found by themselves.

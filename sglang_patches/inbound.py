@@ -65,6 +65,15 @@ def has_dependencies(obj: Any) -> bool:
     )
 
 
+def require_ids(input_ids: Any) -> None:
+    """Raise PromptError when segments came with a text: nobody knows where its tokens end."""
+    if input_ids is None:
+        raise PromptError(
+            "segments count the tokens of input_ids, but the prompt came as text: send input_ids, "
+            "or send depcache_paths instead of segments"
+        )
+
+
 def convert_text(obj: Any, tokenizer: Any) -> bool:
     """Replace the text form of a request by ids, in place. Returns whether it was there.
 
@@ -74,6 +83,7 @@ def convert_text(obj: Any, tokenizer: Any) -> bool:
         return False
     wire = parse_wire(custom_params_of(obj))
     if not isinstance(wire, WireText):
+        require_ids(obj.input_ids)
         return False
     if obj.text is None:
         raise PromptError(
@@ -107,8 +117,7 @@ def validate_ids(obj: Any, input_ids: Any, model_config: Any) -> None:
     wire = parse_wire(custom_params_of(obj))
     if not isinstance(wire, WireIds):
         return
-    if input_ids is None:
-        raise PromptError("segments came without a prompt: send input_ids, or depcache_paths")
+    require_ids(input_ids)
     tokens = read_input_ids(input_ids)
     forest = forest_from_wire(tokens, wire)
     vocab_size = model_config.vocab_size

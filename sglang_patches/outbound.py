@@ -15,6 +15,7 @@ from typing import Any
 from sglang_patches.request_state import ATTRIBUTE
 
 _DONE = "data: [DONE]\n\n"
+_NO_CHOICES = '"choices":[]'  # as pydantic writes it
 # The reports of the requests that one HTTP request made, in order of arrival. A list in a
 # context variable, because SGLang starts a stream in one task and goes on in others.
 _collected: ContextVar[list[dict[str, Any]] | None] = ContextVar("depcache_reports", default=None)
@@ -40,34 +41,24 @@ async def add_to_stream(chunks: AsyncIterator[str]) -> AsyncIterator[str]:
     """Pass server-sent events on; the report joins the usage chunk, or comes as one like it."""
     reports: list[dict[str, Any]] = []
     _collected.set(reports)
-    last: dict[str, Any] | None = None
+    last = ""
     is_reported = False
     async for chunk in chunks:
-        if not reports:
-            yield chunk
-            continue
-        event = _parse(chunk)
-        if event is not None and "choices" in event:
-            last = event
-            if event.get("usage") and not event["choices"]:
-                event["metadata"] = {ATTRIBUTE: reports[0]}
-                chunk = f"data: {json.dumps(event)}\n\n"
-                is_reported = True
-        elif chunk == _DONE and last is not None and not is_reported:
+        # Only the usage chunk has no choices; the others are passed on unread.
+        if reports and _NO_CHOICES in chunk and '"usage":{' in chunk:
+            event = _parse(chunk)
+            event["metadata"] = {ATTRIBUTE: reports[0]}
+            chunk = f"data: {json.dumps(event)}\n\n"
+            is_reported = True
+        elif reports and chunk == _DONE and last and not is_reported:
             names = ("id", "object", "created", "model")
-            final = {name: last[name] for name in names if name in last}
+            final = {name: value for name, value in _parse(last).items() if name in names}
             final |= {"choices": [], "metadata": {ATTRIBUTE: reports[0]}}
             yield f"data: {json.dumps(final)}\n\n"
+        elif chunk.startswith("data: {"):
+            last = chunk
         yield chunk
 
 
-def _parse(chunk: str) -> dict[str, Any] | None:
-    # Only a chunk without choices can be the one with usage, and only its names are needed
-    # of the others: parsing the short prefix test first keeps the stream cheap.
-    if not chunk.startswith("data: {"):
-        return None
-    try:
-        event = json.loads(chunk[len("data: ") :])
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) else None
+def _parse(chunk: str) -> dict[str, Any]:
+    return json.loads(chunk.removeprefix("data: "))

@@ -26,6 +26,19 @@ def get_state(req: Any) -> RequestState | None:
     return getattr(req, ATTRIBUTE, None)
 
 
+class FirstSlice(list[Any]):
+    """A list that any slice from its beginning has all of.
+
+    SGLang sends a request's extra information cut to the output tokens of each message; a
+    report that is to go with the first message would be lost if that has no token.
+    """
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return [] if key.start else list(self)
+        return super().__getitem__(key)
+
+
 class Handle:
     """What SGLang carries as `req.last_node`: the nodes that a request keeps from eviction.
 

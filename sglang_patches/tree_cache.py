@@ -41,6 +41,7 @@ from depcache.prompt.wire import PREFIX as WIRE_PREFIX
 from depcache.prompt.wire import WireIds, parse_wire
 from sglang_patches.request_state import (
     ATTRIBUTE,
+    FirstSlice,
     Handle,
     PendingCopy,
     RequestState,
@@ -378,8 +379,7 @@ class DepCacheTree(BasePrefixCache):
         self.counters["requests"] += 1
         for name in ("shared", "shifted", "loaded", "missed", "plain"):
             self.counters[name] += report[name]
-        # SGLang streams this list along the output tokens; one entry travels with the first.
-        req.customized_info = {**(req.customized_info or {}), ATTRIBUTE: [report]}
+        req.customized_info = {**(req.customized_info or {}), ATTRIBUTE: FirstSlice([report])}
         logger.debug("rid=%s %s", req.rid, report)
 
     def _insert_context(self, req: Any, state: RequestState, num_rows: int) -> None:

@@ -104,7 +104,8 @@ def check_seams(report: Mapping[str, Any] | str) -> list[Check]:
             detail = f"missing: {', '.join(absent)}" if absent else "none reported"
             checks.append(Check(kind, "problem", detail, advice))
         else:
-            checks.append(Check(kind, "ok", f"{len(found)} in place: {', '.join(found)}"))
+            names = (name.removeprefix("sglang.srt.") for name in found)
+            checks.append(Check(kind, "ok", f"{len(found)} in place: {', '.join(names)}"))
     checks += [
         Check("plugin", "problem", str(problem), advice) for problem in report.get("problems") or []
     ]
@@ -117,7 +118,7 @@ def check_server(url: str, api_key: str | None = None) -> list[Check]:
         with Client(url, api_key, timeout_s=30.0) as client:
             status = client.status()
     except DepCacheError as error:
-        return [Check("server", "problem", str(error), "start one with `depcache serve MODEL`")]
+        return [Check("server", "problem", str(error), "start it with `depcache serve MODEL`")]
     missing = [
         name
         for kind in ("seams", "hooks")

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from depcache.cli.output import JSON_HELP, make_console, print_json, read_text
+from depcache.cli.output import JSON_HELP, make_console, make_grid, print_json, read_text
 from depcache.client.client import DEFAULT_URL, Client
 from depcache.config import Config, load_config
 from depcache.errors import PromptError, shorten
@@ -33,7 +33,7 @@ def status(server: Server = DEFAULT_URL, api_key: ApiKey = None, as_json: AsJson
     if as_json:
         print_json(answer)
         return
-    table = Table.grid(padding=(0, 2))
+    table = make_grid(2)
     for name, value in answer.items():
         if isinstance(value, dict):
             for inner, inner_value in value.items():
@@ -100,7 +100,7 @@ def config_show(as_json: AsJson = False) -> None:
     if as_json:
         print_json(config.model_dump())
         return
-    table = Table.grid(padding=(0, 2))
+    table = make_grid(3)
     for name, field in Config.model_fields.items():
         value = getattr(config, name)
         table.add_row(f"DEPCACHE_{name.upper()}", str(value), Text(field.description or "", "dim"))

@@ -9,7 +9,6 @@ from types import FrameType
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from depcache import __version__
@@ -22,6 +21,7 @@ from depcache.cli.output import (
     JSON_HELP,
     exit_code_of,
     make_console,
+    make_grid,
     print_error,
     print_json,
 )
@@ -68,7 +68,7 @@ def doctor(
     if as_json:
         print_json(to_json(checks))
     else:
-        table = Table.grid(padding=(0, 2))
+        table = make_grid(3)
         styles = {"ok": "green", "note": "yellow", "problem": "bold red"}
         for check in checks:
             text = f"{check.detail}\n→ {check.advice}" if check.advice else check.detail

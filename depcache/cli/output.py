@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from depcache.errors import ConfigError, DepCacheError, PromptError
 
@@ -32,6 +33,14 @@ JSON_HELP = "Print JSON for programs instead."
 def make_console(*, stderr: bool = False) -> Console:
     """A console on the stream of this moment; plain text where it is no terminal."""
     return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+def make_grid(num_columns: int) -> Table:
+    """A table without lines, whose long words are folded and never cut."""
+    grid = Table.grid(padding=(0, 2))
+    for _ in range(num_columns):
+        grid.add_column(overflow="fold")
+    return grid
 
 
 def print_json(value: Any) -> None:

@@ -258,7 +258,10 @@ def _make_error(status: int, route: str, url: str, reason: str) -> PromptError |
     if status in (401, 403):
         return ServerError(f"{url} refused the key (HTTP {status}): set the server's api_key")
     if status == 404 and route.startswith("/depcache/"):
-        return ServerError(f"{url} is not there (HTTP 404): start the server with `depcache serve`")
+        return ServerError(
+            f"{url} is not there (HTTP 404): the server runs without DepCache, start it with "
+            "`depcache serve` and without --stock"
+        )
     return ServerError(f"{url} failed (HTTP {status}): {reason}")
 
 

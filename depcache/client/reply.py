@@ -14,7 +14,7 @@ class Report:
 
     layout           position layout the request asked for; None for a plain prompt
     prompt_tokens    the whole prompt, as a tree
-    context_tokens   of which the retrieved facts
+    context_tokens   of which before the task: the system and the retrieved facts
     shared           reused where they lie; no copy
     shifted          reused at another position; copied, their keys rotated
     loaded           brought back from a slower tier

@@ -37,11 +37,19 @@ def make_table(answers_of: Mapping[str, Sequence[Answer]]) -> Table:
         "time to first token, second order": [
             f"{ttft_ms(answers, 1):.0f} ms" for answers in answers_of.values()
         ],
+        "speed-up": [_speed_up(answers_of, system) for system in answers_of],
         "right answers": [f"{f.correct} of {f.questions}" for f in figures.values()],
     }
     for name, cells in rows.items():
         table.add_row(name, *cells)
     return table
+
+
+def _speed_up(answers_of: Mapping[str, Sequence[Answer]], system: str) -> str:
+    """How many times sooner than stock SGLang the first token came, by the medians."""
+    if system == SGLANG or SGLANG not in answers_of:
+        return "-"
+    return f"{ttft_ms(answers_of[SGLANG]) / ttft_ms(answers_of[system]):.1f}x"
 
 
 def make_samples(answers: Sequence[Answer], count: int = 3) -> Table:

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from typing import Any
 
-from depcache.prompt.wire import PREFIX, WireText, parse_wire
-from sglang_patches.inbound import text_to_ids
+from depcache.prompt.wire import PREFIX, WireIds, WireText, parse_wire
+from sglang_patches.inbound import require_ids, text_to_ids
 from sglang_patches.outbound import add_to_reply, add_to_stream
 
 _recorded: ContextVar[list[tuple[str, list[int]]] | None] = ContextVar(
@@ -27,6 +27,8 @@ def convert_chat(
 ) -> Any:
     """Render as ever; for text form then tokenize the rendered text as a dependency prompt."""
     wire = parse_wire(request.custom_params) if request.custom_params else None
+    if isinstance(wire, WireIds):
+        require_ids(request.input_ids)
     if not isinstance(wire, WireText) or request.input_ids is not None:
         return original(serving, request, *args, **kwargs)
     tokenizer = serving.tokenizer_manager.tokenizer

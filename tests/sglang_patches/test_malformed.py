@@ -161,6 +161,13 @@ def test_openai_routes_refuse_before_the_stream_begins(served, route: str, strea
     assert "depcache_version" in response.json()["message"]
 
 
+def test_a_chat_with_segments_needs_ids(served) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x" * 90}]}
+    response = served.post("/v1/chat/completions", {**body, "custom_params": ids_form()})
+    assert response.status_code == 400
+    assert "input_ids" in response.json()["message"]
+
+
 def test_one_bad_request_does_not_spoil_its_batch_neighbours(served) -> None:
     body = {
         "input_ids": [TOKENS, TOKENS],
@@ -204,7 +211,7 @@ FUZZED = st.fixed_dictionaries(
 
 
 @settings(
-    max_examples=150,
+    max_examples=400,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(custom_params=FUZZED)
