@@ -5,10 +5,9 @@ import os
 
 from facts import PATHS
 
-from depcache.client import Client
-from depcache.prompt.render import render
+import depcache
 
-with Client(os.environ.get("DEPCACHE_SERVER", "http://127.0.0.1:30000")) as client:
+with depcache.Client(os.environ.get("DEPCACHE_SERVER", "http://127.0.0.1:30000")) as client:
     question = "Into which sea flows the river through Marie Curie's birthplace?"
     reply = client.ask(PATHS, question, max_tokens=16)
     print("answer:", reply.text)
@@ -23,5 +22,5 @@ with Client(os.environ.get("DEPCACHE_SERVER", "http://127.0.0.1:30000")) as clie
     print("second time:", reply.depcache)
 
     # How the server cuts a prompt, without generating.
-    for row in client.explain(render(PATHS, question))["table"]:
+    for row in client.explain(depcache.render(PATHS, question))["table"]:
         print(row["segment"], row["parent"], row["cached"], "of", row["num_tokens"], row["text"])

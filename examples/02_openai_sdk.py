@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The OpenAI SDK: `render` makes the messages and the `extra_body`. Needs `openai`."""
+"""The OpenAI SDK: `depcache.render` makes the messages and the `extra_body`. Needs `openai`."""
 
 import os
 
 from facts import PATHS
 from openai import OpenAI
 
-from depcache.prompt.render import render
+import depcache
 
 server = os.environ.get("DEPCACHE_SERVER", "http://127.0.0.1:30000")
 client = OpenAI(base_url=f"{server}/v1", api_key="none")
 
-prompt = render(PATHS, "Which prizes did Marie Curie win?")
+prompt = depcache.render(PATHS, "Which prizes did Marie Curie win?")
 reply = client.chat.completions.create(
     model="default", messages=prompt.messages, extra_body=prompt.extra_body, max_tokens=16
 )

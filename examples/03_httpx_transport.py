@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One line for any user of the OpenAI SDK: `http_client=httpx_client()`. Needs `openai`.
+"""One line for any user of the OpenAI SDK: `http_client=depcache.httpx_client()`. Needs `openai`.
 
-LlamaIndex (`OpenAILike`), LangChain (`ChatOpenAI`), neo4j-graphrag and LightRAG take the same
+LlamaIndex (`OpenAILike`), LangChain (`ChatOpenAI`) and neo4j-graphrag (`OpenAILLM`) take the same
 `http_client`, and then need no other change.
 """
 
@@ -10,10 +10,10 @@ import os
 from facts import PATHS
 from openai import OpenAI
 
-from depcache.client import graph_context, httpx_client
+import depcache
 
 server = os.environ.get("DEPCACHE_SERVER", "http://127.0.0.1:30000")
-client = OpenAI(base_url=f"{server}/v1", api_key="none", http_client=httpx_client())
+client = OpenAI(base_url=f"{server}/v1", api_key="none", http_client=depcache.httpx_client())
 
 
 def ask(content: str) -> None:
@@ -34,5 +34,5 @@ ask(
 )
 
 # Or name the paths from outside, however deep inside a framework the call is made.
-with graph_context(PATHS) as facts:
+with depcache.graph_context(PATHS) as facts:
     ask(f"Answer from these facts:{facts}\n\nWhere was Marie Curie born?")

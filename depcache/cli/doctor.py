@@ -27,7 +27,8 @@ CLIENT_PACKAGES = ("depcache", "numpy", "pydantic", "httpx", "networkx", "typer"
 ENTRY_POINT_GROUPS = ("sglang.srt.plugins", "sglang.srt.platforms")
 VERIFY_TIMEOUT_S = 300.0  # a first import of SGLang on a cold disk
 
-INSTALL_SERVER = "pip install 'depcache[server]'"
+INSTALL_CLIENT = "pip install . in a checkout of DepCache"
+INSTALL_SERVER = "pip install '.[server]' in a checkout of DepCache"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +44,10 @@ class Check:
 def run_checks(server_url: str | None = None, api_key: str | None = None) -> list[Check]:
     """All checks in order. With `server_url`, SGLang need not be installed here as well."""
     checks = [_check_python(), _check_platform(), _check_device()]
-    checks += [_check_package(name, "problem", "pip install depcache") for name in CLIENT_PACKAGES]
+    checks += [_check_package(name, "problem", INSTALL_CLIENT) for name in CLIENT_PACKAGES]
     missing: State = "note" if server_url else "problem"
     has_server = installed_version("sglang") is not None
-    advice = f"{INSTALL_SERVER} (only needed where the server runs)"
+    advice = f"{INSTALL_SERVER} (needed where the server runs)"
     checks += [_check_package(name, missing, advice) for name in SERVER_PACKAGES]
     if has_server:
         checks += [_check_entry_points(), *check_seams(inspect_plugin())]
@@ -93,7 +94,7 @@ def inspect_plugin(
 
 def check_seams(report: Mapping[str, Any] | str) -> list[Check]:
     """Seams, hooks and SGLang's version, from the report of `inspect_plugin`."""
-    advice = "reinstall with " + INSTALL_SERVER + ", then run this again"
+    advice = f"{INSTALL_SERVER}, then run this again"
     if isinstance(report, str):
         return [Check("plugin", "problem", report, advice)]
     checks = []
@@ -197,7 +198,7 @@ def _check_entry_points() -> Check:
     ]
     if groups:
         detail = f"depcache is not in {', '.join(groups)}"
-        return Check("entry points", "problem", detail, "install the package anew: pip install .")
+        return Check("entry points", "problem", detail, INSTALL_SERVER)
     allowed = os.environ.get("SGLANG_PLUGINS")
     if allowed and "depcache" not in [name.strip() for name in allowed.split(",")]:
         detail = f"SGLANG_PLUGINS={allowed!r} leaves depcache out"

@@ -144,7 +144,8 @@ def require_sglang() -> None:
     """Raise ConfigError when SGLang is not installed here."""
     if importlib.util.find_spec("sglang") is None:
         raise ConfigError(
-            "SGLang is not installed in this environment: pip install 'depcache[server]'"
+            "SGLang is not installed in this environment: pip install '.[server]' in a checkout of "
+            "DepCache"
         )
 
 

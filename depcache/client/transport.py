@@ -4,8 +4,9 @@
     client = OpenAI(base_url="http://127.0.0.1:30000/v1", http_client=depcache.httpx_client())
 
 The same argument gives it to LlamaIndex (`OpenAILike(http_client=...)`), LangChain
-(`ChatOpenAI(http_client=...)`), neo4j-graphrag and LightRAG. Only the JSON bodies of POSTs to
-`/chat/completions` and `/completions` are touched, and only when they hold graph facts.
+(`ChatOpenAI(http_client=...)`) and neo4j-graphrag (`OpenAILLM(http_client=...)`). Only the JSON
+bodies of POSTs to `/chat/completions` and `/completions` are touched, and only when they hold
+graph facts.
 Replies pass unchanged; what was reused is in their `metadata["depcache"]`.
 """
 

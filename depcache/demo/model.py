@@ -72,7 +72,7 @@ def ensure_model(folder: Path | None = None) -> Path:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no output"]
         raise ConfigError(
             f"the demo's model cannot be made in {str(folder)!r} ({shorten(lines[-1])}): "
-            "pip install 'depcache[server]', or name a model with --model"
+            "install the extra `server`, or name a model with --model"
         )
     return folder
 

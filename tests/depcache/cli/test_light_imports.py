@@ -54,10 +54,10 @@ def test_a_module_of_the_base_install_imports_alone(module):
 
 def test_prompts_and_clients_work_without_the_server_extra():
     done = run_without_heavy(
-        "from depcache.client import Client, graph_context, httpx_client\n"
-        "from depcache.prompt.render import render\n"
-        "prompt = render([('a', 'r', 'b')], 'Q?')\n"
-        "Client(), httpx_client(), graph_context([('a', 'r', 'b')])\n"
+        "import depcache\n"
+        "prompt = depcache.render([('a', 'r', 'b')], 'Q?')\n"
+        "depcache.Client(), depcache.httpx_client(), depcache.graph_context([('a', 'r', 'b')])\n"
+        "depcache.DepPrompt\n"
         "print(prompt.extra_body['custom_params']['depcache_version'])"
     )
     assert done.stdout == "1\n", done.stderr
