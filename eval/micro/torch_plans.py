@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention plans on torch: milliseconds per layer of one prefill, plans in turns.
 
-`python -m eval.micro.torch_plans [--repeats N] [--threads N] [--json FILE]`
+`python -m eval.micro.torch_plans [--repeats N] [--system-len N] [--json FILE]`
 The numbers behind `attention_plan: auto` on a CPU. Heads are those of a 30M model.
 """
 
@@ -23,22 +23,22 @@ from flashinfer_masks.visibility import Step, Structure
 from sglang_patches.attention.torch_plans import WORK_BY_PLAN, CausalWork
 
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 8, 4, 64
-SYSTEM_LEN, TASK_LEN = 64, 24
+TASK_LEN = 24
 
 
-def make_step(num_entities: int, num_cached_entities: int) -> Step:
+def make_step(num_entities: int, num_cached_entities: int, system_len: int) -> Step:
     """A prompt of 30 paths per entity; the last entities are cached, and so is the system."""
     rng = np.random.default_rng(0)
     paths = [path for entity in range(num_entities) for path in make_paths(entity, rng)]
     _, lens, parents = merge_sequences(paths)
     structure = Structure.make(
-        SYSTEM_LEN + sum(lens) + TASK_LEN, SYSTEM_LEN, np.array(lens), np.array(parents)
+        system_len + sum(lens) + TASK_LEN, system_len, np.array(lens), np.array(parents)
     )
     num_tokens = structure.num_tokens
     indices = np.arange(num_tokens)
     is_cached = np.zeros(num_tokens, bool)
     if num_cached_entities:
-        is_cached[:SYSTEM_LEN] = True
+        is_cached[:system_len] = True
         first = structure.tree_starts[structure.num_trees - num_cached_entities]
         is_cached[first : structure.task_start] = True
     order = np.concatenate((indices[is_cached], indices[~is_cached]))
@@ -50,6 +50,7 @@ def main() -> None:
     """Print the median and the spread of planning and of running, per case and plan."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--system-len", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -58,16 +59,18 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     cases = ((3, 0), (10, 0), (10, 5), (10, 9), (20, 0), (20, 10), (20, 20))
     for num_entities, num_cached in cases:
-        rows += measure(num_entities, num_cached, arguments.repeats)
-        for row in rows[-4:]:
+        rows += measure(num_entities, num_cached, arguments.system_len, arguments.repeats)
+        for row in rows[-len(WORK_BY_PLAN) - 1 :]:
             print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
 
 
-def measure(num_entities: int, num_cached: int, repeats: int) -> list[dict[str, Any]]:
+def measure(
+    num_entities: int, num_cached: int, system_len: int, repeats: int
+) -> list[dict[str, Any]]:
     """One row per plan, and one for causal attention over the same rows."""
-    step = make_step(num_entities, num_cached)
+    step = make_step(num_entities, num_cached, system_len)
     generator = torch.Generator().manual_seed(0)
     slots = torch.randperm(4 * step.num_rows, generator=generator)[: step.num_rows]
     shape = (4 * step.num_rows, NUM_KV_HEADS, HEAD_DIM)
@@ -88,6 +91,7 @@ def measure(num_entities: int, num_cached: int, repeats: int) -> list[dict[str, 
     return [
         {
             "entities": num_entities,
+            "system_len": system_len,
             "tokens": step.num_rows,
             "new_tokens": step.num_new,
             "plan": name,

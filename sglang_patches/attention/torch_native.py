@@ -21,9 +21,6 @@ from sglang_patches.cpu_platform import is_cpu, set_cpu_threads
 from sglang_patches.forward import get_batch, merge_copies
 from sglang_patches.request_state import PendingCopy
 
-# The fastest of the three on the machines we measured; see the README.
-AUTO_PLAN = "cascade"
-
 
 class DependencyTorchBackend(TorchNativeAttnBackend):
     """Runs the batch's `DependencyBatch`; batches without one run as the option says."""
@@ -34,7 +31,7 @@ class DependencyTorchBackend(TorchNativeAttnBackend):
             set_cpu_threads()
         config = load_config()
         self._runner = runner
-        self._plan = AUTO_PLAN if config.attention_plan == "auto" else config.attention_plan
+        self._plan = config.attention_plan
         self._new_rows_only = is_cpu(runner) and config.cpu_attention == "new_rows"
         self._work: list[AttentionWork] | None = None
         self._rope: Any = None

@@ -7,6 +7,7 @@ exact, so they differ in speed alone (README, "Attention plans").
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,10 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flashinfer_masks.cascade import Batch, plan_cascade
+from flashinfer_masks.cascade import Batch, CascadePlan, plan_cascade
 from flashinfer_masks.masked import plan_masked
-from flashinfer_masks.segments import plan_segments
+from flashinfer_masks.segments import SegmentsPlan, plan_segments
 from flashinfer_masks.visibility import Step
+
+# `segments` gathers the rows above every chain again, the system's too; `cascade` computes
+# masked scores. Gathering a row took as long as 42 scores with 8 heads of 64 channels, 4 of
+# them for keys, on two cores (`python -m eval.micro.torch_plans --system-len N`).
+ROW_COST_IN_PAIRS = 42
 
 # Below this many queries one masked call beats an unmasked one plus a causal one.
 SMALL_QUERIES = 64
@@ -54,16 +60,28 @@ def attend(
     Returns (..., num_heads, num_queries, head_dim) and float32 (..., num_heads, num_queries).
     """
     if query.device.type == "cpu":
+        # torch's only attention on a CPU that returns the log-sum-exp; grouped heads too.
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             query, keys, values, 0.0, is_causal, attn_mask=mask, scale=scale
         )
+    return attend_generic(query, keys, values, scale, mask, is_causal)
+
+
+def attend_generic(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """`attend` in plain operations, for any device; quadratic in memory."""
     group = query.shape[-3] // keys.shape[-3]
     keys, values = keys.repeat_interleave(group, -3), values.repeat_interleave(group, -3)
     scores = (query @ keys.transpose(-1, -2)).float() * scale
     if is_causal:
-        num_queries, num_keys = scores.shape[-2:]
-        hidden = torch.ones(num_queries, num_keys, dtype=torch.bool, device=query.device)
-        scores = scores.masked_fill(hidden.triu(1), -torch.inf)
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).triu(1)
+        scores = scores.masked_fill(hidden, -torch.inf)
     if mask is not None:
         scores = scores + mask
     lse = scores.logsumexp(-1)
@@ -170,8 +188,8 @@ class SegmentsWork:
     requests of similar size are padded to one dense batch.
     """
 
-    def __init__(self, step: Step, slots: Tensor) -> None:
-        plan = plan_segments(step)
+    def __init__(self, step: Step, slots: Tensor, plan: SegmentsPlan | None = None) -> None:
+        plan = plan or plan_segments(step)
         q_lens, kv_lens = np.diff(plan.q_indptr), np.diff(plan.kv_indptr)
         self.large: list[tuple[slice, Tensor]] = []
         self.padded: list[_Padded] = []
@@ -242,8 +260,8 @@ def _pad(
 class CascadeWork:
     """The plan `cascade`: the system once for all, each tree alone, merged by log-sum-exp."""
 
-    def __init__(self, step: Step, slots: Tensor) -> None:
-        plan = plan_cascade(step)
+    def __init__(self, step: Step, slots: Tensor, plan: CascadePlan | None = None) -> None:
+        plan = plan or plan_cascade(step)
         self.system = _requests(plan.system, slots)
         self.causal = _requests(plan.causal, slots)
         self.masked = _requests(plan.masked, slots)
@@ -285,4 +303,26 @@ def _requests(batch: Batch, slots: Tensor) -> list[tuple[slice, Tensor]]:
     return requests
 
 
-WORK_BY_PLAN = {"custom_mask": MaskedWork, "segments": SegmentsWork, "cascade": CascadeWork}
+def make_fastest_work(step: Step, slots: Tensor) -> AttentionWork:
+    """The plan `auto`: `cascade` or `segments`, whichever has less to do for this step."""
+    segments, cascade = plan_segments(step), plan_cascade(step)
+    if len(segments.kv_rows) * ROW_COST_IN_PAIRS < _count_pairs(cascade):
+        return SegmentsWork(step, slots, segments)
+    return CascadeWork(step, slots, cascade)
+
+
+def _count_pairs(plan: CascadePlan) -> float:
+    """Scores of the masked trees, and those of the system, which cost half without a mask."""
+
+    def pairs(batch: Batch) -> int:
+        return int((np.diff(batch.q_indptr).astype(np.int64) * np.diff(batch.kv_indptr)).sum())
+
+    return pairs(plan.masked) + pairs(plan.system) / 2
+
+
+WORK_BY_PLAN: dict[str, Callable[[Step, Tensor], AttentionWork]] = {
+    "auto": make_fastest_work,
+    "custom_mask": MaskedWork,
+    "segments": SegmentsWork,
+    "cascade": CascadeWork,
+}
