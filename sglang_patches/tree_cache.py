@@ -33,7 +33,7 @@ from sglang.srt.mem_cache.base_prefix_cache import (
     MatchResult,
 )
 
-from depcache.cache import Insertion, KVTree, make_policy
+from depcache.cache import Insertion, KVTree, Node, make_policy
 from depcache.cache.node import to_key
 from depcache.errors import PromptError
 from depcache.plan import RequestPlan, plan_request
@@ -404,22 +404,22 @@ class DepCacheTree(BasePrefixCache):
                 row = self._row(req, num_rows)
             parent = table.parents[segment]
             above = state.ends[segment] or (root if parent < 0 else state.ends[parent])
-            assert above is not None, "a computed segment's parent is in the tree"
-            inserted = self.tree.insert(
-                above,
-                table.key[4 * start : 4 * (start + num_new)],
-                row[first : first + num_new],
-                table.placed[segment] + state.matched[segment],
-            )
-            # Somebody cached the same tokens meanwhile. In the exact layout theirs is the
-            # same KV, so use it and give ours back; in the others ours is a little different
-            # and stays with this request.
-            present = inserted.num_present
-            if present and state.is_exact:
-                duplicates.append(row[first : first + present])
+            key = table.key[4 * start : 4 * (start + num_new)]
+            home = table.placed[segment] + state.matched[segment]
+            if above is None or not self._is_insertable(state, above, key, home):
+                # It, and what hangs below it, stays with this request.
+                state.ends[segment] = None
+                state.matched[segment] += num_missing
+                state.next_row[segment] += num_missing
+                segment += 1
+                continue
+            inserted = self.tree.insert(above, key, row[first : first + num_new], home)
+            # Somebody cached the same tokens at the same place meanwhile: use theirs and give
+            # ours back.
+            if inserted.num_present:
+                duplicates.append(row[first : first + inserted.num_present])
                 self._write_row(req, first, inserted.present_slots)
-            own_from = first if state.is_exact else first + present
-            state.owned[own_from : first + num_new] = True
+            state.owned[first : first + num_new] = True
             self.tree.lock([inserted.node])
             state.handle.nodes.append(inserted.node)
             state.ends[segment] = inserted.node
@@ -431,6 +431,22 @@ class DepCacheTree(BasePrefixCache):
         state.next_segment = segment
         if duplicates:
             self._free(np.concatenate(duplicates))
+
+    def _is_insertable(self, state: RequestState, above: Node, key: bytes, home: int) -> bool:
+        """Whether what the tree has of the run already is the KV that this request computed.
+
+        In the layouts that move keys it may have been cached at another position, either by a
+        request that ran at the same time or because this one could not move it. Holding that
+        copy beside our own would take slots that SGLang did not count when it admitted us.
+        """
+        if state.is_exact:
+            return True
+        path, _ = self.tree.walk(above, key)
+        for node in path:
+            if node.home != home:
+                return False
+            home += node.num_tokens
+        return True
 
     # -- plain requests: as SGLang's RadixCache ------------------------------------------------
 

@@ -203,6 +203,66 @@ def test_plain_prompts_and_the_tree_layout_share_nodes(served: Served, rng: rand
     assert reuse_of(served.ask(TreePrompt(system, [grown], task)))[2] == 0
 
 
+@every_layout
+def test_equal_requests_that_run_together_leave_one_copy(
+    served: Served, layout: str, rng: random.Random
+) -> None:
+    system, trees = random_tokens(rng, 8), random_forest(rng, 4)
+    prompts = [TreePrompt(system, trees, random_tokens(rng, 4), layout) for _ in range(4)]
+    served.engine.flush()
+    served.ask_together(prompts)
+    state = served.engine.check_conservation()
+    assert state["cached_tokens"] == prompts[0].num_context
+
+
+@every_layout
+def test_several_answers_to_one_prompt_are_all_exact(
+    served: Served, layout: str, rng: random.Random
+) -> None:
+    prompt = TreePrompt(random_tokens(rng, 5), random_forest(rng, 3), random_tokens(rng, 4), layout)
+    served.engine.flush()
+    params = {"max_new_tokens": 4, "n": 3, "custom_params": prompt.params()}
+    answers = served.engine.ask_raw(prompt.tokens, params)
+    assert len(answers) == 3
+    for answer in answers:
+        served.judge(prompt, answer)
+
+
+@every_layout
+def test_an_answer_of_no_or_one_token_caches_the_context(
+    served: Served, layout: str, rng: random.Random
+) -> None:
+    for num_new in (0, 1):
+        prompt = TreePrompt(
+            random_tokens(rng, 5), random_forest(rng, 3), random_tokens(rng, 4), layout
+        )
+        served.engine.flush()
+        assert len(served.engine.ask(prompt, num_new)["output_ids"]) == num_new
+        assert reuse_of(served.ask(prompt)) == (prompt.num_context, 0, 0)
+
+
+def test_a_stream_is_the_same_answer_in_parts_with_the_same_report(
+    served: Served, rng: random.Random
+) -> None:
+    prompt = TreePrompt(random_tokens(rng, 5), random_forest(rng, 3), random_tokens(rng, 4))
+    whole = served.ask(prompt, num_new=8)
+    parts: list[dict[str, Any]] = []
+    served.engine.ask(prompt, 8, on_output=parts.append)
+    assert len(parts) > 1
+    assert parts[-1]["text"] == whole["text"]
+    assert [token for part in parts for token in part["output_ids"]][-8:] == whole["output_ids"]
+    assert {reuse_of(part) for part in parts} == {(prompt.num_context, 0, 0)}
+
+
+def test_logprobs_inside_the_context_are_refused_and_the_engine_goes_on(
+    served: Served, rng: random.Random
+) -> None:
+    prompt = TreePrompt(random_tokens(rng, 5), random_forest(rng, 3), random_tokens(rng, 4))
+    with pytest.raises(ValueError, match="logprob_start_len 3"):
+        served.engine.ask(prompt, 2, logprob_start_len=3)
+    served.ask(prompt)
+
+
 SHAPES: dict[str, Callable[[random.Random], tuple[list[int], list[Any]]]] = {
     "empty system": lambda rng: ([], random_forest(rng, 4)),
     "one tree": lambda rng: (random_tokens(rng, 5), [random_tree(rng, levels=5)]),

@@ -32,7 +32,7 @@ POOL_TOKENS = 420
 SMALL_POOL = EngineCase(
     "small-pool",
     "llama_gqa",
-    "segments",
+    "auto",
     chunk=2048,
     arguments={"max_total_tokens": POOL_TOKENS},
 )
@@ -42,6 +42,7 @@ RETRACTING = replace(
     plan="cascade",
     chunk=16,
     environment={"SGLANG_TEST_RETRACT": "1"},
+    arguments={"max_total_tokens": POOL_TOKENS, "radix_eviction_policy": "lfu"},
 )
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]

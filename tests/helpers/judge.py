@@ -17,16 +17,10 @@ def worst_error(result: dict[str, Any], logprobs: torch.Tensor) -> float:
 
     logprobs  (num_new, vocab_size) float32, the oracle's, given this answer
 
-    AssertionError if a token of the answer is not the oracle's likeliest; two that the oracle
-    cannot tell apart within the tolerance count as equal.
+    AssertionError if the answer is not the oracle's.
     """
+    assert_greedy(result, logprobs)
     tokens, meta = result["output_ids"], result["meta_info"]
-    assert len(tokens) == len(logprobs)
-    behind_best = logprobs.max(-1).values - logprobs[range(len(tokens)), tokens]
-    assert behind_best.max() <= ORACLE_LOGPROB, (
-        f"token {int(behind_best.argmax())} of {tokens} is {float(behind_best.max()):.3f} less "
-        f"likely than the oracle's {int(logprobs[int(behind_best.argmax())].argmax())}"
-    )
     rows = list(zip(meta["output_token_logprobs"], meta["output_top_logprobs"], strict=True))
     # SGLang 0.5.17, with its own cache too: a retraction right after a prefill can lose the
     # first row under the overlap scheduler. The rows that are there are the last ones.
@@ -38,6 +32,20 @@ def worst_error(result: dict[str, Any], logprobs: torch.Tensor) -> float:
         for logprob, token, _ in [chosen, *top]:
             error = max(error, abs(logprob - float(logprobs[step, token])))
     return error
+
+
+def assert_greedy(result: dict[str, Any], logprobs: torch.Tensor) -> None:
+    """AssertionError if a token of the answer is not the oracle's likeliest.
+
+    Two tokens that the oracle cannot tell apart within the tolerance count as equal.
+    """
+    tokens = result["output_ids"]
+    assert len(tokens) == len(logprobs)
+    behind_best = logprobs.max(-1).values - logprobs[range(len(tokens)), tokens]
+    assert behind_best.max() <= ORACLE_LOGPROB, (
+        f"token {int(behind_best.argmax())} of {tokens} is {float(behind_best.max()):.3f} less "
+        f"likely than the oracle's {int(logprobs[int(behind_best.argmax())].argmax())}"
+    )
 
 
 class OracleReport:

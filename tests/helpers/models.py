@@ -2,7 +2,8 @@
 """Tiny HuggingFace models with random weights, made on the spot: nothing is downloaded.
 
 The weights are sharpened (larger than a fresh initialization), so that attention is far
-from uniform and a wrong mask or a wrong position changes the answer visibly.
+from uniform and a wrong mask or a wrong position changes the answer visibly. That amplifies
+rounding too; where two attention kernels must agree to the last digits, `MILD_MODEL` serves.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ _SHAPE: dict[str, Any] = {
 }
 
 _ROPE_THETA = 10000.0
+
+MILD_MODEL = "llama_mild"
+"""A Llama whose weights are as a fresh initialization leaves them."""
 
 # name -> (HuggingFace model type, what differs from `_SHAPE`)
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -77,21 +81,26 @@ def make_model(name: str, folder: Path, seed: int = 3) -> Path:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    kind, changes = MODELS[name]
+    kind, changes = ("llama", {}) if name == MILD_MODEL else MODELS[name]
     config = AutoConfig.for_model(kind, **{**_SHAPE, **changes}, dtype="float32")
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    with torch.no_grad():
-        for parameter_name, parameter in model.named_parameters():
-            if parameter.dim() == 2:
-                parameter.normal_(0.0, WEIGHT_STD)
-                if "q_proj" in parameter_name or "k_proj" in parameter_name:
-                    parameter.mul_(QUERY_KEY_GAIN)
-            elif parameter_name.endswith("bias"):  # Qwen2's are zero when fresh
-                parameter.normal_(0.0, BIAS_STD)
+    if name != MILD_MODEL:
+        with torch.no_grad():
+            for parameter_name, parameter in model.named_parameters():
+                _sharpen(parameter_name, parameter)
     model.save_pretrained(folder)
     make_tokenizer().save_pretrained(folder)
     return folder
+
+
+def _sharpen(name: str, parameter: Any) -> None:
+    if parameter.dim() == 2:
+        parameter.normal_(0.0, WEIGHT_STD)
+        if "q_proj" in name or "k_proj" in name:
+            parameter.mul_(QUERY_KEY_GAIN)
+    elif name.endswith("bias"):  # Qwen2's are zero when fresh
+        parameter.normal_(0.0, BIAS_STD)
 
 
 def make_tokenizer() -> Any:
