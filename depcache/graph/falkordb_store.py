@@ -63,7 +63,8 @@ WITH h.name AS head, t.name AS tail"""
 _REMOVE = (
     """
 UNWIND $rows AS row
-MATCH (h:Entity {key: row[0]})-[r:REL {name: row[1]}]->(t:Entity {key: row[2]})
+MATCH (h:Entity {key: row[0]}), (t:Entity {key: row[2]})
+WITH h, t, row MATCH (h)-[r:REL {name: row[1]}]->(t)
 WITH h.name AS head, t.name AS tail, r
 DELETE r
 WITH head, tail"""
@@ -145,7 +146,12 @@ class FalkorDBStore(GraphStore):
             raise ConfigError(f"there is no folder {str(path.parent)!r} for the graph: make it")
         # Saved after each write instead of on a timer. No retries of redis-py's own: they
         # would make closing, after which nobody answers, take four seconds.
-        options = {"serverconfig": {"save": '""'}, "decode_responses": True, **_no_retry()}
+        options = {
+            "serverconfig": {"save": '""'},
+            "decode_responses": True,
+            "socket_timeout": ANSWER_TIMEOUT_S,
+            **_no_retry(),
+        }
 
         def connect() -> Any:
             try:
