@@ -142,6 +142,12 @@ class FalkorDBStore(GraphStore):
         """
         path = Path(path).absolute()
         redis_of = _import("redislite.client", "falkordblite").Redis
+        if set("'\"\\") & set(str(path)) or not str(path).isprintable():
+            # They would break the configuration that redislite writes.
+            raise ConfigError(
+                f"the graph cannot be kept in {shorten(str(path))}: "
+                "choose a path without quotes, backslashes and line breaks"
+            )
         if not path.parent.is_dir():
             raise ConfigError(f"there is no folder {str(path.parent)!r} for the graph: make it")
         # Saved after each write instead of on a timer. No retries of redis-py's own: they

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 
+from depcache.errors import ConfigError, shorten
 from depcache.graph.base import GraphStore
 from depcache.graph.expansion import DEFAULT_BOUNDS, Bounds, Expansion, expand
 from depcache.graph.linking import DEFAULT_THRESHOLD, EXACT, EntityLinker, Link
@@ -121,10 +122,15 @@ class Retriever:
         by_relevance  order entities and paths by their relevance, best first; otherwise
                       entities as in the question and paths in the stable order. The paths
                       are the same either way
+
+        Raises ConfigError for a number out of range.
         """
         num_entities = self._max_entities if num_entities is None else num_entities
         num_hops = self._max_hops if num_hops is None else num_hops
         num_paths = self._max_paths if num_paths is None else num_paths
+        for name, value in (("num_entities", num_entities), ("num_paths", num_paths)):
+            if value < 1:
+                raise ConfigError(f"{name} is {shorten(value)}: choose at least 1")
         started = time.perf_counter()
         links: list[Link] = []
         notes: list[str] = []

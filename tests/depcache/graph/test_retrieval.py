@@ -191,6 +191,12 @@ def test_the_arguments_bound_entities_hops_and_paths() -> None:
     assert found.paths == (("Ann Lee", "born in", "Oslo"),)
 
 
+@pytest.mark.parametrize("name", ["num_entities", "num_hops", "num_paths"])
+def test_numbers_below_one_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        Retriever(make_store(SMALL), pruner="none").retrieve("Bob?", **{name: 0})
+
+
 def test_order_by_relevance_changes_the_order_only() -> None:
     retriever = Retriever(make_store(SMALL), pruner="words", max_paths=1)
     plain = retriever.retrieve("Where was Ann Lee, unlike Bob, born?")
