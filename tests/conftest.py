@@ -31,6 +31,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         "sglang": None
         if importlib.util.find_spec("sglang")
         else "needs SGLang: install the extra `server`",
+        "falkordb": None
+        if importlib.util.find_spec("redislite") and importlib.util.find_spec("falkordb")
+        else "needs the embedded FalkorDB: install the extra `falkordblite`",
     }
     for item in items:
         for name, reason in missing.items():

@@ -12,7 +12,9 @@ import typer
 from rich.text import Text
 
 from depcache import __version__
+from depcache.cli.ask import ask
 from depcache.cli.demo import demo
+from depcache.cli.graph import graph_app
 from depcache.cli.inspect import config_app, explain, schema, status
 from depcache.cli.output import (
     EXIT_INTERRUPTED,
@@ -46,6 +48,8 @@ app.command("status")(status)
 app.command("explain")(explain)
 app.command("schema")(schema)
 app.add_typer(config_app, name="config")
+app.add_typer(graph_app, name="graph")
+app.command("ask")(ask)
 
 
 @app.command("doctor")

@@ -44,6 +44,11 @@ def test_the_block_blocks():
         "depcache.demo.run",
         "depcache.demo.retrieval",
         "depcache.demo.server",
+        "depcache.graph",
+        "depcache.graph.extraction",
+        "depcache.graph.falkordb_store",
+        "depcache.graph.networkx_store",
+        "depcache.graph.retrieval",
         "flashinfer_masks",
     ],
 )

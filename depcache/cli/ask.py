@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`depcache ask`: a question, the facts a graph has about it, the answer, and what was reused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+from rich.tree import Tree
+
+from depcache.cli.output import JSON_HELP, make_console, print_json
+from depcache.client.client import DEFAULT_URL, Client
+from depcache.graph.stores import DEFAULT_URL as DEFAULT_GRAPH
+
+if TYPE_CHECKING:
+    from depcache.graph.retrieval import Retrieved, Retriever
+    from depcache.prompt.paths import Path
+
+Graph = Annotated[
+    str,
+    typer.Option(
+        envvar="DEPCACHE_GRAPH",
+        help="A file for the embedded FalkorDB, falkor://host:port/graph, or a .tsv, .jsonl or "
+        ".graphml file to read into memory.",
+    ),
+]
+Server = Annotated[str, typer.Option(envvar="DEPCACHE_SERVER", help="Address of the server.")]
+ApiKey = Annotated[
+    str | None, typer.Option(envvar="DEPCACHE_API_KEY", help="Key of the server, if it has one.")
+]
+Hops = Annotated[int, typer.Option(min=1, help="Edges of the longest path.")]
+NumPaths = Annotated[int, typer.Option("--paths", min=1, help="Paths of each entity.")]
+NumEntities = Annotated[int, typer.Option("--entities", min=1, help="Entities of a question.")]
+PrunerName = Annotated[
+    str, typer.Option("--pruner", help="How paths are chosen: auto, none, words or minilm.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help=JSON_HELP)]
+
+
+def ask(
+    question: Annotated[str, typer.Argument(help="What to ask.")],
+    graph: Graph = DEFAULT_GRAPH,
+    server: Server = DEFAULT_URL,
+    api_key: ApiKey = None,
+    hops: Hops = 2,
+    num_paths: NumPaths = 30,
+    num_entities: NumEntities = 10,
+    pruner: PrunerName = "auto",
+    layout: Annotated[str, typer.Option(help="tree, staggered or sequential.")] = "tree",
+    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 128,
+    as_json: AsJson = False,
+) -> None:
+    """Answer a question with the facts a graph has about the entities it names."""
+    with open_retriever(graph, pruner) as retriever:
+        found = retriever.retrieve(question, num_entities, hops, num_paths)
+    if not as_json:
+        show(found, as_json=False)
+    wanted: Any = layout  # the client refuses what is no layout, and names the choices
+    console = make_console()
+    with (
+        Client(server, api_key) as client,
+        client.ask(
+            found.paths, question, stream=True, layout=wanted, max_tokens=max_tokens
+        ) as stream,
+    ):
+        for piece in stream:
+            if not as_json:
+                console.print(piece, end="", markup=False)
+        reply = stream.finish()
+    report = reply.depcache
+    if as_json:
+        answer = _to_json(found) | {
+            "answer": reply.text,
+            "usage": {name: getattr(reply.usage, name) for name in reply.usage.__slots__},
+            "depcache": report and {name: getattr(report, name) for name in report.__slots__},
+            "ttft_s": reply.ttft_s,
+            "total_s": reply.total_s,
+        }
+        print_json(answer)
+        return
+    console.print("\n")
+    if report is None:
+        console.print("the server runs without DepCache: nothing is known of reuse", style="dim")
+        return
+    console.print(
+        f"{report.prompt_tokens:,} prompt tokens: {report.reused:,} reused, "
+        f"{report.missed + report.plain:,} computed; first token after "
+        f"{(reply.ttft_s or reply.total_s) * 1000:.0f} ms",
+        style="dim",
+    )
+    if report.fallback_reason:
+        console.print(f"served as a plain prompt: {report.fallback_reason}", markup=False)
+
+
+@contextmanager
+def open_retriever(graph: str, pruner: str) -> Iterator[Retriever]:
+    """A retriever whose store is closed at the end."""
+    from depcache.graph.pruning import get_pruner
+    from depcache.graph.retrieval import Retriever
+
+    chosen = get_pruner(pruner)  # a wrong name must not start a database
+    retriever = Retriever(graph, pruner=chosen)
+    try:
+        yield retriever
+    finally:
+        retriever.store.close()
+
+
+def show(found: Retrieved, as_json: bool) -> None:
+    """Paths as trees, notes and times; or JSON."""
+    if as_json:
+        print_json(_to_json(found))
+        return
+    console = make_console()
+    for tree in make_trees(found.paths):
+        console.print(tree)
+    for note in found.notes:
+        console.print(f"note: {note}", style="yellow", markup=False)
+    timings = ", ".join(f"{name} {ms:.1f} ms" for name, ms in found.timings_ms.items())
+    console.print(f"{len(found.paths)} paths ({timings})\n", style="dim")
+
+
+def _to_json(found: Retrieved) -> dict[str, Any]:
+    return {
+        "entities": list(found.entities),
+        "links": [item._asdict() for item in found.links],
+        "paths": [list(path) for path in found.paths],
+        "timings_ms": {name: round(ms, 3) for name, ms in found.timings_ms.items()},
+        "notes": list(found.notes),
+    }
+
+
+def make_trees(paths: Iterable[Path]) -> list[Tree]:
+    """Paths as trees for a screen, one per entity; equal beginnings are shown once."""
+    roots: dict[Path, Tree] = {}
+    branches: dict[Path, Tree] = {}
+    for path in paths:
+        root = path[:1]
+        if root not in roots:
+            branches[root] = roots[root] = Tree(Text(path[0], "bold"))
+        for stop in range(3, len(path) + 1, 2):
+            if path[:stop] not in branches:
+                label = Text.assemble((f"{path[stop - 2]} ", "dim"), path[stop - 1])
+                branches[path[:stop]] = branches[path[: stop - 2]].add(label)
+    return list(roots.values())

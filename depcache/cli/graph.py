@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands over a graph: `depcache graph load|stats|paths|link|build`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from depcache.cli.ask import (
+    ApiKey,
+    AsJson,
+    Graph,
+    Hops,
+    NumEntities,
+    NumPaths,
+    PrunerName,
+    Server,
+    open_retriever,
+    show,
+)
+from depcache.cli.output import make_console, print_json, read_text, write_text
+from depcache.client.client import DEFAULT_URL as DEFAULT_SERVER
+from depcache.errors import ConfigError, PromptError
+from depcache.graph.stores import DEFAULT_URL as DEFAULT_GRAPH
+from depcache.graph.stores import open_store
+
+graph_app = typer.Typer(help="Load, look at and build knowledge graphs.", no_args_is_help=True)
+
+
+@graph_app.callback()
+def _graph() -> None:
+    pass
+
+
+@graph_app.command("load")
+def load(
+    file: Annotated[Path, typer.Argument(help=".tsv, .txt, .jsonl (also .gz) or .graphml.")],
+    graph: Graph = DEFAULT_GRAPH,
+    aliases: Annotated[
+        Path | None, typer.Option(help="Tab-separated lines: entity, other name.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail at the first malformed line.")
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the counts to this file; - is stdout.")
+    ] = None,
+) -> None:
+    """Add the triples of a file to a graph; those that are there already change nothing."""
+    from depcache.graph.triples import Skipped
+
+    skipped = Skipped()
+    started = time.perf_counter()
+    with open_store(graph) as store, _make_progress() as progress:
+        task = progress.add_task("triples", total=_count_lines(file))
+        change = store.upsert(
+            _read_graph_file(file, strict, skipped),
+            on_progress=lambda done: progress.update(task, completed=done),
+        )
+        progress.update(task, total=progress.tasks[0].completed)
+        unknown = store.add_aliases(_read_aliases(aliases)) if aliases else []
+        seconds = time.perf_counter() - started
+        counts = store.counts()
+    answer = {
+        "triples": counts.triples,
+        "entities": counts.entities,
+        "seconds": round(seconds, 3),
+        "relations": counts.relations,
+        "added": change.num_triples,
+        "skipped": skipped.count,
+        "problems": skipped.problems,
+        "unknown_aliases": len(unknown),
+        "version": change.version,
+        "graph": store.url,
+    }
+    if json_file is not None:
+        write_text(json_file, json.dumps(answer, indent=2, ensure_ascii=False) + "\n")
+        if str(json_file) == "-":
+            return
+    console = make_console()
+    console.print(
+        f"{change.num_triples:,} new triples in {seconds:.1f} s; {store.url} holds "
+        f"{counts.triples:,} triples of {counts.entities:,} entities",
+        markup=False,
+    )
+    if skipped.count:
+        console.print(f"{skipped.count:,} malformed lines were left out:", style="yellow")
+        for problem in skipped.problems[:5]:
+            console.print(f"  {problem}", markup=False)
+    if unknown:
+        console.print(f"{len(unknown):,} aliases name no entity of the graph", style="yellow")
+
+
+@graph_app.command("stats")
+def stats(graph: Graph = DEFAULT_GRAPH, as_json: AsJson = False) -> None:
+    """Count what a graph holds."""
+    with open_store(graph) as store:
+        counts = store.counts()
+        answer = {
+            "graph": store.url,
+            "version": store.version(),
+            "triples": counts.triples,
+            "entities": counts.entities,
+            "relations": counts.relations,
+            "aliases": counts.aliases,
+        }
+    if as_json:
+        print_json(answer)
+        return
+    for name, value in answer.items():
+        shown = f"{value:,}" if isinstance(value, int) else value
+        make_console().print(f"{name:<10} {shown}", markup=False)
+
+
+@graph_app.command("paths")
+def paths(
+    entity: Annotated[str, typer.Argument(help="Name of an entity.")],
+    graph: Graph = DEFAULT_GRAPH,
+    question: Annotated[str, typer.Option(help="Choose the paths for this question.")] = "",
+    hops: Hops = 2,
+    num_paths: NumPaths = 30,
+    pruner: PrunerName = "none",
+    as_json: AsJson = False,
+) -> None:
+    """Show the paths around an entity."""
+    with open_retriever(graph, pruner) as retriever:
+        found = retriever.retrieve(question, entities=[entity], num_hops=hops, num_paths=num_paths)
+    if not found.entities:
+        raise PromptError(found.notes[0])
+    show(found, as_json)
+
+
+@graph_app.command("link")
+def link(
+    text: Annotated[str, typer.Argument(help="A question, or any text.")],
+    graph: Graph = DEFAULT_GRAPH,
+    num_entities: NumEntities = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Show which entities of a graph a text names, and where."""
+    with open_retriever(graph, "none") as retriever:
+        linker = retriever.linker()
+        links = linker.link(text, max_entities=num_entities)
+        nearest = [] if links else linker.nearest(text)
+    if as_json:
+        print_json({"links": [item._asdict() for item in links], "nearest": nearest})
+        return
+    console = make_console()
+    for item in links:
+        score = "" if item.score == 100 else f"  (similarity {item.score:.0f} of 100)"
+        console.print(f"{item.entity}  {text[item.start : item.stop]!r}{score}", markup=False)
+    if not links:
+        hint = f"; the nearest are {', '.join(map(repr, nearest))}" if nearest else ""
+        console.print(f"no entity of the graph is named{hint}", markup=False)
+
+
+@graph_app.command("build")
+def build(
+    files: Annotated[
+        list[Path], typer.Argument(help="Text files, or .jsonl with a `text` and a `title` each.")
+    ],
+    graph: Graph = DEFAULT_GRAPH,
+    server: Server = DEFAULT_SERVER,
+    model: Annotated[str, typer.Option(help="Name of the model at the server.")] = "default",
+    api_key: ApiKey = None,
+    state: Annotated[
+        Path, typer.Option(help="What is done so far; the same file again goes on there.")
+    ] = Path("depcache-build.jsonl"),
+    chunk_tokens: Annotated[int, typer.Option(min=1, help="Words and signs per chunk.")] = 512,
+    workers: Annotated[int, typer.Option(min=1, help="Chunks read at a time.")] = 4,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the triples to this .jsonl file, too.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Extract triples from documents with a language model, and add them to a graph."""
+    from depcache.graph.extraction import OpenAIExtractor, extract_all, make_chunks
+
+    chunks = list(make_chunks(_read_documents(files), max_tokens=chunk_tokens))
+    extractor = OpenAIExtractor(server, model, api_key=api_key)
+    with _make_progress() as progress:
+        task = progress.add_task("chunks", total=len(chunks))
+        found = extract_all(
+            chunks,
+            extractor,
+            state=state,
+            num_workers=workers,
+            on_progress=lambda done: progress.update(task, completed=done),
+        )
+    if out is not None:
+        lines = [json.dumps(triple, ensure_ascii=False) + "\n" for triple in found.triples]
+        write_text(out, "".join(lines))
+    with open_store(graph) as store:
+        change = store.upsert(found.triples)
+        url = store.url
+    answer = {
+        "chunks": found.num_chunks,
+        "resumed": found.num_resumed,
+        "bad_chunks": found.num_bad,
+        "dropped_triples": found.num_dropped,
+        "triples": len(found.triples),
+        "added": change.num_triples,
+        "problems": found.problems,
+        "version": change.version,
+        "graph": url,
+    }
+    if as_json:
+        print_json(answer)
+        return
+    console = make_console()
+    console.print(
+        f"{len(found.triples):,} triples from {found.num_chunks:,} chunks "
+        f"({found.num_resumed:,} read before); {change.num_triples:,} were new to {url}",
+        markup=False,
+    )
+    if found.num_bad or found.num_dropped:
+        console.print(
+            f"left out: {found.num_bad:,} chunks without usable output, "
+            f"{found.num_dropped:,} malformed triples",
+            style="yellow",
+        )
+
+
+def _make_progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=make_console(stderr=True),
+        transient=True,
+    )
+
+
+def _read_graph_file(file: Path, strict: bool, skipped: Any) -> Iterator[tuple[str, str, str]]:
+    if file.suffix.lower() == ".graphml":
+        from depcache.graph.networkx_store import read_graphml, triples_of
+
+        return triples_of(read_graphml(file))
+    from depcache.graph.triples import read_triples
+
+    return read_triples(file, strict=strict, skipped=skipped)
+
+
+def _read_documents(files: list[Path]) -> Iterator[tuple[str, str]]:
+    """(name, text) of each document."""
+    for file in files:
+        text = read_text(file)
+        if file.suffix.lower() != ".jsonl":
+            yield file.name, text
+            continue
+        for number, line in enumerate(text.split("\n"), 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+                yield str(row.get("title") or row.get("id") or f"{file.name}:{number}"), row["text"]
+            except (ValueError, AttributeError, LookupError) as error:
+                raise PromptError(
+                    f"line {number} of {str(file)!r} is no document: "
+                    'write {"title": ..., "text": ...}'
+                ) from error
+
+
+def _count_lines(file: Path) -> int | None:
+    """Lines of a file that is not packed, to show how far a load is."""
+    if file.suffix.lower() in (".gz", ".graphml"):
+        return None
+    try:
+        with file.open("rb") as lines:
+            return sum(1 for _ in lines)
+    except OSError:
+        return None
+
+
+def _read_aliases(file: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PromptError(f"cannot read {str(file)!r} ({error}): check the path") from error
+    for number, line in enumerate(text.split("\n"), 1):
+        entity, tab, alias = line.rstrip("\r").partition("\t")
+        if line.strip() and not (tab and entity.strip() and alias.strip()):
+            raise ConfigError(
+                f"line {number} of {str(file)!r} is no alias: write entity, tab, other name"
+            )
+        if tab:
+            found.setdefault(entity, []).append(alias)
+    return found

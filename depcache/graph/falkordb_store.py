@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A graph in FalkorDB: embedded in this process's care, in one file, or a server by its address.
+
+    (:Entity {key, name, aliases})-[:REL {name, rank, batch}]->(:Entity)
+    (:DepCacheGraph {version})
+
+Relations are a property and not a type, and every value travels as a query parameter: whatever
+a name holds, Cypher included, the text of each query is the same. Entities are found by `key`,
+a digest of the name: the index of FalkorDB 4.22 does not find a string that starts with a space
+or is longer than 4,096 bytes, and MERGE then makes it a second time. `batch` tells the edges
+that one call made from those that were there.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from heapq import nsmallest
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import unquote, urlsplit
+
+from depcache.errors import ConfigError, ServerError, shorten
+from depcache.graph.base import (
+    MAX_SCANNED_EDGES,
+    Counts,
+    Edge,
+    GraphStore,
+    Neighbourhood,
+    Triple,
+    rank_of,
+)
+
+DEFAULT_GRAPH = "depcache"
+DEFAULT_PORT = 6379
+RETRY_DELAYS_S = (0.1, 0.3, 0.9)
+"""Waits before each new try when the database cannot be reached."""
+
+CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 60.0
+
+_COUNT_CHANGE = """
+WITH collect([head, tail]) AS changed
+MERGE (g:DepCacheGraph {id: 0})
+SET g.version = coalesce(g.version, 0) + CASE WHEN size(changed) > 0 THEN 1 ELSE 0 END
+WITH changed UNWIND changed AS ends RETURN ends[0], ends[1]"""
+
+_ADD = (
+    """
+UNWIND $rows AS row
+MERGE (h:Entity {key: row[0]}) ON CREATE SET h.name = row[1]
+MERGE (t:Entity {key: row[3]}) ON CREATE SET t.name = row[4]
+MERGE (h)-[r:REL {name: row[2]}]->(t) ON CREATE SET r.rank = row[5], r.batch = $batch
+WITH h, r, t WHERE r.batch = $batch
+WITH h.name AS head, t.name AS tail"""
+    + _COUNT_CHANGE
+)
+_REMOVE = (
+    """
+UNWIND $rows AS row
+MATCH (h:Entity {key: row[0]}), (t:Entity {key: row[2]})
+WITH h, t, row MATCH (h)-[r:REL {name: row[1]}]->(t)
+WITH h.name AS head, t.name AS tail, r
+DELETE r
+WITH head, tail"""
+    + _COUNT_CHANGE
+)
+_REMOVE_LONELY = """
+UNWIND $keys AS key
+MATCH (e:Entity {key: key}) WHERE indegree(e) + outdegree(e) = 0 DELETE e"""
+_ADD_ALIASES = (
+    """
+UNWIND $rows AS row
+MATCH (e:Entity {key: row[0]})
+SET e.aliases = coalesce(e.aliases, []) + [a IN row[1] WHERE NOT a IN coalesce(e.aliases, [])]
+WITH e.name AS head, e.name AS tail"""
+    + _COUNT_CHANGE
+)
+
+_DEGREES = """
+UNWIND $keys AS key
+MATCH (e:Entity {key: key}) RETURN key, indegree(e) + outdegree(e)"""
+# The other end has neither label nor condition: with one, the planner would start from there.
+_EDGES = """
+UNWIND $keys AS key
+MATCH (e:Entity {key: key})-[r:REL]->(o)
+RETURN key, r.name AS relation, 1 AS is_forward, o.name AS other
+UNION ALL
+UNWIND $keys AS key
+MATCH (e:Entity {key: key})<-[r:REL]-(o)
+RETURN key, r.name AS relation, 0 AS is_forward, o.name AS other"""
+# One direction of hubs. The inner LIMIT bounds the work, the outer one the answer.
+_SAMPLE = """
+UNWIND $keys AS key
+MATCH (e:Entity {key: key})
+CALL {
+  WITH e MATCH %s
+  WITH r, o LIMIT $scanned
+  WITH r, o ORDER BY r.rank LIMIT $kept
+  RETURN r.rank AS rank, r.name AS relation, o.name AS other
+}
+RETURN key, rank, relation, other"""
+_SAMPLE_FROM = _SAMPLE % "(e)-[r:REL]->(o)"
+_SAMPLE_TO = _SAMPLE % "(e)<-[r:REL]-(o) WHERE o <> e"
+
+
+class FalkorDBStore(GraphStore):
+    """Triples in one graph of a FalkorDB; make it with `open_embedded` or `open_server`.
+
+    connect  makes a client of redis-py, connected; called again after a failure
+    place    what errors call the database
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        *,
+        graph: str = DEFAULT_GRAPH,
+        url: str,
+        retry_delays_s: Sequence[float] = RETRY_DELAYS_S,
+    ) -> None:
+        self.url = url
+        self._connect = connect
+        self._graph = graph
+        self._retry_delays_s = retry_delays_s
+        self._client: Any = None
+        self._is_indexed = False
+        self._is_embedded = False
+        self.version()  # a wrong address is told now, not at the first question
+
+    @classmethod
+    def open_embedded(cls, path: str | Path, *, graph: str = DEFAULT_GRAPH) -> FalkorDBStore:
+        """The database in the file `path`, made if it is not there.
+
+        Several processes may open one file: they share the database of the first. Written
+        triples are on the disk when `upsert` returns. ConfigError without falkordblite.
+        """
+        path = Path(path).absolute()
+        redis_of = _import("redislite.client", "falkordblite").Redis
+        if set("'\"\\") & set(str(path)) or not str(path).isprintable():
+            # They would break the configuration that redislite writes.
+            raise ConfigError(
+                f"the graph cannot be kept in {shorten(str(path))}: "
+                "choose a path without quotes, backslashes and line breaks"
+            )
+        if not path.parent.is_dir():
+            raise ConfigError(f"there is no folder {str(path.parent)!r} for the graph: make it")
+        # Saved after each write instead of on a timer. No retries of redis-py's own: they
+        # would make closing, after which nobody answers, take four seconds.
+        options = {
+            "serverconfig": {"save": '""'},
+            "decode_responses": True,
+            "socket_timeout": ANSWER_TIMEOUT_S,
+            **_no_retry(),
+        }
+
+        def connect() -> Any:
+            try:
+                return redis_of(os.fspath(path), **options)
+            except Exception as error:
+                # redislite raises classes of its own, of which nothing else is known.
+                raise ServerError(
+                    f"the embedded FalkorDB of {str(path)!r} does not start "
+                    f"({shorten(str(error))}): check that the file is a graph of depcache"
+                ) from error
+
+        store = cls(connect, graph=graph, url=f"falkordblite:{path}")
+        store._is_embedded = True
+        return store
+
+    @classmethod
+    def open_server(cls, url: str) -> FalkorDBStore:
+        """`falkor://[user:password@]host[:port][/graph]`; `falkors://` for TLS."""
+        client_of = _import("falkordb", "graph").FalkorDB
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port or DEFAULT_PORT
+        except ValueError as error:
+            raise ConfigError(f"the address of the graph is wrong ({error}): correct it") from error
+        if not host:
+            raise ConfigError("the address of the graph names no host: falkor://host:port/graph")
+        graph = unquote(parts.path.strip("/")) or DEFAULT_GRAPH
+        options: dict[str, Any] = {
+            "username": unquote(parts.username) if parts.username else None,
+            "password": unquote(parts.password) if parts.password else None,
+            "ssl": parts.scheme == "falkors",
+            "socket_connect_timeout": CONNECT_TIMEOUT_S,
+            "socket_timeout": ANSWER_TIMEOUT_S,
+            **_no_retry(),
+        }
+        return cls(
+            lambda: client_of(host=host, port=port, **options).connection,
+            graph=graph,
+            url=f"{parts.scheme}://{host}:{port}/{graph}",
+        )
+
+    # --- reading ---
+
+    def version(self) -> int:
+        rows = self._read("MATCH (g:DepCacheGraph) RETURN g.version")
+        return rows[0][0] if rows else 0
+
+    def counts(self) -> Counts:
+        edges = self._read("MATCH ()-[r:REL]->() RETURN count(r), count(DISTINCT r.name)")
+        entities = self._read("MATCH (e:Entity) RETURN count(e)")
+        return Counts(
+            triples=edges[0][0] if edges else 0,
+            entities=entities[0][0] if entities else 0,
+            relations=edges[0][1] if edges else 0,
+            aliases=sum(map(len, self.aliases().values())),
+        )
+
+    def names(self) -> list[str]:
+        return sorted(row[0] for row in self._read("MATCH (e:Entity) RETURN e.name"))
+
+    def aliases(self) -> dict[str, list[str]]:
+        rows = self._read(
+            "MATCH (e:Entity) WHERE e.aliases IS NOT NULL "
+            "UNWIND e.aliases AS alias RETURN e.name, alias"
+        )
+        found: dict[str, list[str]] = {}
+        for name, alias in sorted(map(tuple, rows)):
+            found.setdefault(name, []).append(alias)
+        return found
+
+    def triples(self) -> Iterator[Triple]:
+        rows = self._read("MATCH (h:Entity)-[r:REL]->(t:Entity) RETURN h.name, r.name, t.name")
+        return map(cast("Callable[[list[str]], Triple]", tuple), rows)
+
+    def neighbours(
+        self, names: Iterable[str], max_edges: int | None = None
+    ) -> dict[str, Neighbourhood]:
+        key_of = {name: _key(name) for name in names}
+        if not key_of:
+            return {}
+        degrees: dict[str, int] = dict(self._read(_DEGREES, keys=list(key_of.values())))
+        hubs = {k for k, degree in degrees.items() if max_edges is not None and degree > max_edges}
+        edges: dict[str, list[Edge]] = {key: [] for key in degrees}
+        if whole := [key for key in degrees if key not in hubs]:
+            for key, relation, is_forward, other in self._read(_EDGES, keys=whole):
+                edges[key].append(Edge(relation, is_forward == 1, other))
+        if hubs:
+            edges |= self._sample(list(hubs), max_edges or 0)
+        near: dict[str, Neighbourhood] = {}
+        for name, key in key_of.items():
+            if key in degrees:
+                # A self loop comes from both ends; it is told once.
+                found = [edge for edge in edges[key] if edge.is_forward or edge.entity != name]
+                near[name] = Neighbourhood(tuple(sorted(found)), degrees[key], key in hubs)
+        return near
+
+    def _sample(self, hubs: list[str], max_edges: int) -> dict[str, list[Edge]]:
+        # The bound is for the whole call: many hubs at once are looked at less closely each.
+        scanned = max(max_edges, MAX_SCANNED_EDGES // len(hubs))
+        ranked: dict[str, list[tuple[int, Edge]]] = {key: [] for key in hubs}
+        for query, is_forward in ((_SAMPLE_FROM, True), (_SAMPLE_TO, False)):
+            rows = self._read(query, keys=hubs, scanned=scanned, kept=max_edges)
+            for key, rank, relation, other in rows:
+                ranked[key].append((rank, Edge(relation, is_forward, other)))
+        return {
+            key: [edge for _, edge in nsmallest(max_edges, found)] for key, found in ranked.items()
+        }
+
+    # --- writing ---
+
+    def _add_batch(self, triples: Sequence[Triple]) -> list[tuple[str, str]]:
+        if not self._is_indexed:
+            self._index()
+        rows = [(_key(h), h, r, _key(t), t, rank_of((h, r, t))) for h, r, t in triples]
+        return self._query(_ADD, rows=rows, batch=secrets.randbits(62))
+
+    def _remove_batch(self, triples: Sequence[Triple]) -> list[tuple[str, str]]:
+        removed = self._query(_REMOVE, rows=[(_key(h), r, _key(t)) for h, r, t in triples])
+        if removed:
+            ends = {name for pair in removed for name in pair}
+            self._query(_REMOVE_LONELY, keys=list(map(_key, ends)))
+        return removed
+
+    def _add_aliases(self, aliases: Mapping[str, Sequence[str]]) -> set[str]:
+        rows = [(_key(entity), list(dict.fromkeys(names))) for entity, names in aliases.items()]
+        return {ends[0] for ends in self._query(_ADD_ALIASES, rows=rows)}
+
+    def _index(self) -> None:
+        from redis.exceptions import ResponseError
+
+        try:
+            self._execute("GRAPH.QUERY", "CREATE INDEX FOR (e:Entity) ON (e.key)")
+        except ResponseError as error:
+            if "already indexed" not in str(error):
+                raise ServerError(f"{self.url} makes no index ({error})") from error
+        self._is_indexed = True
+
+    def flush(self) -> None:
+        if self._is_embedded:
+            self._command("SAVE")
+
+    def close(self) -> None:
+        if self._client is None:
+            return
+        client, self._client = self._client, None
+        client.connection_pool.disconnect()
+        if self._is_embedded:
+            _stop(client)
+
+    # --- the wire ---
+
+    def _read(self, query: str, **parameters: Any) -> list[Any]:
+        return self._run("GRAPH.RO_QUERY", query, parameters)
+
+    def _query(self, query: str, **parameters: Any) -> list[Any]:
+        return self._run("GRAPH.QUERY", query, parameters)
+
+    def _run(self, command: str, query: str, parameters: Mapping[str, Any]) -> list[Any]:
+        from falkordb.helpers import stringify_param_value
+        from redis.exceptions import RedisError, ResponseError
+
+        header = " ".join(f"{key}={stringify_param_value(v)}" for key, v in parameters.items())
+        try:
+            # Not `Graph.query`: its compact form takes twice as long to read.
+            answer = self._execute(command, f"CYPHER {header} {query}" if header else query)
+        except ResponseError as error:
+            if "empty key" in str(error):
+                return []  # what it says of a graph that was never written
+            raise ServerError(f"{self.url} refused a query ({shorten(str(error))})") from error
+        except RedisError as error:
+            raise ServerError(f"{self.url} failed ({shorten(str(error))})") from error
+        return answer[1] if len(answer) == 3 else []
+
+    def _execute(self, command: str, query: str) -> Any:
+        return self._command(command, self._graph, query)
+
+    def _command(self, *args: str) -> Any:
+        """Send a command, again after a wait where nobody answered: all of ours may be repeated."""
+        from redis import exceptions
+
+        delays = iter(self._retry_delays_s)
+        while True:
+            try:
+                if self._client is None:
+                    self._client = self._connect()
+                return self._client.execute_command(*args)
+            except exceptions.AuthenticationError as error:
+                raise ServerError(
+                    f"{self.url} refused the user or the password: correct the address"
+                ) from error
+            except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
+                delay = next(delays, None)
+                if delay is None:
+                    raise ServerError(
+                        f"the graph database {self.url} cannot be reached "
+                        f"({shorten(str(error))}): start it, or correct the address"
+                    ) from error
+            time.sleep(delay)
+
+
+def _stop(client: Any) -> None:
+    """Stop an embedded database, unless another process uses it too; all is saved already.
+
+    Not redislite's own way: it waits until somebody has collected the process that ended, two
+    seconds or more where no init does.
+    """
+    from redis.exceptions import RedisError
+
+    try:
+        # "N" flags an ordinary client, "U" one on a Unix socket; this one is among them.
+        users = [c for c in client.client_list() if set(c.get("flags", "")) & {"N", "U"}]
+        if len(users) > 1:
+            client.connection_pool.disconnect()
+            return
+        client.execute_command("SHUTDOWN", "NOSAVE", "NOW", "FORCE")
+    except RedisError:
+        pass  # it ends without an answer, or was dead before
+    if client.redis_dir:
+        shutil.rmtree(client.redis_dir, ignore_errors=True)
+        Path(client.settingregistryfile).unlink(missing_ok=True)
+    client._cleanup()  # finds nothing left to stop; sets its marks
+
+
+def _key(name: str) -> str:
+    """What an entity is found by: 128 bits of its name, as 32 characters."""
+    return blake2b(name.encode(), digest_size=16).hexdigest()
+
+
+def _no_retry() -> dict[str, Any]:
+    """Settings by which redis-py neither retries nor waits; `_command` does, and says so."""
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    return {"retry": Retry(NoBackoff(), 0)}
+
+
+def _import(module: str, extra: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"this graph needs {module.partition('.')[0]}: install depcache[{extra}]"
+        ) from error

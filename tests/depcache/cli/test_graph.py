@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`depcache graph` and `depcache ask`: what they print, write and refuse."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytest.importorskip("ahocorasick", reason="needs the extra `graph`")
+pytest.importorskip("rapidfuzz", reason="needs the extra `graph`")
+
+from depcache.cli import ask, main
+from depcache.graph import open_store
+from tests.depcache.client.fake_server import REPORT, FakeServer, named_paths
+
+LINES = "Ann Lee\tborn in\tOslo\nOslo\tis in\tNorway\nbad line\nAnn Lee\twrote\tBlue [b]\n"
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["depcache", *map(str, arguments)])
+        monkeypatch.setattr(main.signal, "signal", lambda *_: None)
+        with pytest.raises(SystemExit) as caught:
+            main.app_main()
+        captured = capsys.readouterr()
+        return caught.value.code or 0, captured.out, captured.err  # pyright: ignore
+
+    return run
+
+
+@pytest.fixture
+def facts(tmp_path: Path) -> Path:
+    path = tmp_path / "facts.tsv"
+    path.write_text(LINES, encoding="utf-8")
+    return path
+
+
+@pytest.mark.falkordb
+def test_load_counts_and_the_graph_is_there_afterwards(
+    call: Call, facts: Path, tmp_path: Path
+) -> None:
+    graph, out = tmp_path / "graph.db", tmp_path / "out.json"
+    aliases = tmp_path / "aliases.tsv"
+    aliases.write_text("Ann Lee\tthe author\nNobody\tnone\n")
+    code, text, _ = call(
+        "graph", "load", facts, "--graph", graph, "--json", out, "--aliases", aliases
+    )
+    assert code == 0 and "3 new triples" in text and "1 malformed lines" in text
+    answer = json.loads(out.read_text())
+    assert (answer["triples"], answer["entities"], answer["skipped"]) == (3, 4, 1)
+    assert answer["seconds"] > 0 and answer["unknown_aliases"] == 1
+    assert answer["problems"][0].startswith("line 3:")
+
+    code, text, _ = call("graph", "load", facts, "--graph", graph, "--json", "-")
+    assert json.loads(text)["added"] == 0
+    code, text, _ = call("graph", "stats", "--graph", graph, "--json")
+    stats = json.loads(text)
+    assert (stats["triples"], stats["relations"], stats["aliases"]) == (3, 3, 1)
+    code, text, _ = call("graph", "link", "Where was The Author born?", "--graph", graph, "--json")
+    assert json.loads(text)["links"] == [
+        {"entity": "Ann Lee", "start": 10, "stop": 20, "score": 100.0}
+    ]
+
+
+def test_strict_fails_at_a_malformed_line(call: Call, facts: Path) -> None:
+    code, _, error = call("graph", "load", facts, "--graph", "networkx:", "--strict")
+    assert code == 2 and "line 3" in error
+
+
+def test_paths_are_shown_as_trees_or_json(call: Call, facts: Path) -> None:
+    code, text, _ = call("graph", "paths", "Ann Lee", "--graph", facts)
+    assert code == 0
+    # Markup in a name is text.
+    assert "wrote Blue [b]" in text and "is in Norway" in text and "2 paths" in text
+    code, text, _ = call("graph", "paths", "Ann Lee", "--graph", facts, "--hops", 1, "--json")
+    assert json.loads(text)["paths"] == [
+        ["Ann Lee", "born in", "Oslo"],
+        ["Ann Lee", "wrote", "Blue [b]"],
+    ]
+
+
+def test_an_unknown_entity_is_refused_with_the_nearest_names(call: Call, facts: Path) -> None:
+    code, _, error = call("graph", "paths", "Anne Lee", "--graph", facts)
+    assert code == 2 and "nearest names are 'Ann Lee'" in error
+    code, text, _ = call("graph", "link", "Who is Anna Leigh?", "--graph", facts)
+    assert code == 0 and "no entity" in text and "Ann Lee" in text
+
+
+def test_wrong_addresses_and_pruners_are_one_sentence(call: Call, tmp_path: Path) -> None:
+    for arguments, word in (
+        (["stats", "--graph", "neo4j://x"], "no kind of graph"),
+        (["load", tmp_path / "missing.tsv", "--graph", "networkx:"], "cannot read"),
+        (["paths", "x", "--graph", "networkx:", "--pruner", "best"], "no way to prune"),
+    ):
+        code, _, error = call("graph", *arguments)
+        assert code == 2 and word in error and "Traceback" not in error
+
+
+@pytest.mark.falkordb
+def test_a_database_that_is_down_is_exit_code_3(call: Call) -> None:
+    code, _, error = call("graph", "stats", "--graph", "falkor://u:secret@127.0.0.1:9/g")
+    assert code == 3 and "cannot be reached" in error and "secret" not in error
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
+    fake = FakeServer()
+    client = ask.Client
+    monkeypatch.setattr(
+        ask,
+        "Client",
+        lambda url, key: client(url, key, http_client=httpx.Client(transport=fake.transport)),
+    )
+    return fake
+
+
+def test_ask_shows_paths_answer_and_reuse(call: Call, facts: Path, server: FakeServer) -> None:
+    code, text, _ = call("ask", "Where was Ann Lee born?", "--graph", facts, "--pruner", "none")
+    assert code == 0
+    assert text.index("is in Norway") < text.index("Warsaw") < text.index("15 reused")
+    assert [tuple(path) for path in named_paths(server.body)] == [
+        ("Ann Lee", "wrote", "Blue [b]"),
+        ("Ann Lee", "born in", "Oslo", "is in", "Norway"),
+    ]
+
+
+def test_ask_as_json_holds_everything(call: Call, facts: Path, server: FakeServer) -> None:
+    code, text, _ = call("ask", "Who is Ann Lee?", "--graph", facts, "--pruner", "none", "--json")
+    answer = json.loads(text)
+    assert code == 0 and answer["answer"] == "Warsaw"
+    assert answer["entities"] == ["Ann Lee"] and len(answer["paths"]) == 2
+    assert answer["depcache"] == REPORT
+    assert answer["usage"]["cached_tokens"] == 15
+
+
+def test_build_extracts_and_loads(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = json.dumps({"triples": [{"head": "Ann", "relation": "wrote", "tail": "Blue"}]})
+
+    def reply(*_: object, **__: object) -> httpx.Response:
+        request = httpx.Request("POST", "http://x")
+        return httpx.Response(
+            200, json={"choices": [{"message": {"content": content}}]}, request=request
+        )
+
+    monkeypatch.setattr(httpx.Client, "post", reply)
+    (tmp_path / "a.txt").write_text("Ann wrote Blue.")
+    (tmp_path / "b.jsonl").write_text('{"title": "B", "text": "Blue is by Ann."}\n')
+    out = tmp_path / "triples.jsonl"
+    arguments = ["graph", "build", tmp_path / "a.txt", tmp_path / "b.jsonl", "--out", out]
+    arguments += ["--graph", "networkx:", "--state", tmp_path / "state.jsonl", "--json"]
+    code, text, _ = call(*arguments)
+    answer = json.loads(text)
+    assert code == 0
+    assert (answer["chunks"], answer["triples"], answer["added"]) == (2, 1, 1)
+    assert set(open_store(out).triples()) == {("Ann", "wrote", "Blue")}
+    assert json.loads(call(*arguments)[1])["resumed"] == 2
+    (tmp_path / "b.jsonl").write_text("no JSON")
+    code, _, error = call(*arguments)
+    assert code == 2 and "line 1" in error

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names in a text: exact, folded, aliased, similar, overlapping."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("ahocorasick", reason="needs the extra `graph`")
+pytest.importorskip("rapidfuzz", reason="needs the extra `graph`")
+
+from depcache.graph.linking import EntityLinker, Link, fold
+
+NAMES = ["New York", "York", "Ångström", "O'Brien", "C++", "İzmir", "What", "东京", "東京タワー"]
+LINKER = EntityLinker(NAMES, {"New York": ["Big Apple", "NYC"]}, threshold=101)
+
+
+def entities(text: str, linker: EntityLinker = LINKER) -> list[str]:
+    return [link.entity for link in linker.link(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("Is York in New York?", ["York", "New York"]),
+        ("new  york and NEW\nYORK", ["New York"]),
+        ("Yorkshire and NewYork", []),
+        ("the big apple, or NYC", ["New York"]),
+        ("angstrom ANGSTRÖM", ["Ångström"]),
+        ("Who is O’Brien’s friend?", ["O'Brien"]),
+        ("C++ or C?", ["C++"]),
+        ("in izmir", ["İzmir"]),
+        ("ＮＥＷ ＹＯＲＫ", ["New York"]),
+        ("我在东京工作", ["东京"]),
+        ("東京タワーへ行く", ["東京タワー"]),
+        ("what is it", []),
+        ("What is it", []),
+        ("the film What is it", ["What"]),
+        ("what", ["What"]),
+        ("", []),
+    ],
+)
+def test_names_are_found_whole_without_case_and_accents(text: str, names: list[str]) -> None:
+    assert entities(text) == names
+
+
+def test_spans_are_those_of_the_text_as_it_was_written() -> None:
+    text = "  ﬁne, in the bıg   APPLE? No: İZMİR\u0301!"
+    for link in LINKER.link(text):
+        assert (link.entity, text[link.start : link.stop]) in [
+            ("New York", "bıg   APPLE"),
+            ("İzmir", "İZMİR"),
+        ]
+    assert "İzmir" in entities(text)
+
+
+def test_names_that_differ_in_case_only_are_told_apart_by_the_spelling() -> None:
+    linker = EntityLinker(["Turkey", "turkey"])
+    assert entities("She flew to Turkey", linker) == ["Turkey"]
+    assert entities("She roasted a turkey", linker) == ["turkey"]
+    assert entities("TURKEY", linker) == ["Turkey", "turkey"]
+
+
+def test_a_similar_name_counts_only_where_none_matches() -> None:
+    linker = EntityLinker(["Grégoire Colin", "Colin Firth", "Film"])
+    [link] = linker.link("what does Gregiore Collin appear in")
+    assert link.entity == "Grégoire Colin"
+    assert 85 <= link.score < 100
+    assert (link.start, link.stop) == (10, 25)
+    assert entities("films of Colin Firth and Gregiore Collin", linker) == ["Colin Firth"]
+    assert entities("what did gregoire colan make", linker) == ["Grégoire Colin"]
+    assert EntityLinker(["Grégoire Colin"], threshold=101).link("Gregiore Collin") == []
+
+
+def test_the_nearest_names_of_an_unknown_one() -> None:
+    linker = EntityLinker(["Marie Curie", "Pierre Curie", "Warsaw"])
+    assert linker.link("Who was Maria Kuri?") == []
+    assert linker.nearest("Who was Maria Kuri?")[0] == "Marie Curie"
+    assert linker.nearest("zzzzz") == []
+    assert EntityLinker([]).nearest("Ann") == EntityLinker([]).link("Ann") == []
+
+
+def test_the_longest_names_stay_when_there_are_too_many() -> None:
+    linker = EntityLinker([f"name{'x' * i}" for i in range(20)])
+    text = " ".join(f"name{'x' * i}" for i in range(20))
+    found = linker.link(text, max_entities=3)
+    assert [link.entity for link in found] == [f"name{'x' * i}" for i in (17, 18, 19)]
+
+
+@given(
+    names=st.lists(st.text(alphabet="abAB ", min_size=1, max_size=5), max_size=6),
+    text=st.text(alphabet="abAB ?", max_size=20),
+)
+def test_what_is_found_is_what_a_search_of_every_place_finds(names: list[str], text: str) -> None:
+    linker = EntityLinker(names, threshold=101)
+    folded = {fold(name) for name in names} - {""} - {"a", "as"}
+    found = [link for link in linker.link(text) if fold(link.entity) not in {"a", "as"}]
+    for link in found:
+        assert fold(text[link.start : link.stop]) in folded
+    # Every name that stands in the text as whole words is found, or overlaps a longer one.
+    plain = fold(text)
+    padded = f" {plain.replace('?', ' ')} "
+    for name in folded:
+        if f" {name} " in padded and "?" not in name:
+            assert any(len(fold(link.entity)) >= len(name) for link in linker.link(text))
+
+
+@given(text=st.text(max_size=50))
+def test_any_text_and_any_name_are_harmless(text: str) -> None:
+    linker = EntityLinker([text, "Ann"], {"Ann": [text]})
+    for link in linker.link(f"x {text} y"):
+        assert isinstance(link, Link)
+        assert 0 <= link.start < link.stop <= len(text) + 4
