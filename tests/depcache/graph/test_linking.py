@@ -100,9 +100,9 @@ def test_what_is_found_is_what_a_search_of_every_place_finds(names: list[str], t
         assert fold(text[link.start : link.stop]) in folded
     # Every name that stands in the text as whole words is found, or overlaps a longer one.
     plain = fold(text)
-    padded = f" {plain.replace('?', ' ')} "
+    padded = f" {plain.replace('?', ' ? ')} "
     for name in folded:
-        if f" {name} " in padded and "?" not in name:
+        if f" {name} " in padded:
             assert any(len(fold(link.entity)) >= len(name) for link in linker.link(text))
 
 
