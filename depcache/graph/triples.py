@@ -7,7 +7,8 @@
     {"head": "head", "relation": "relation", "tail": "tail"}          .jsonl
 
 each also with `.gz`. Text is UTF-8. A tab cannot be part of a name in the first form; JSON
-lines have no such limit. Blank lines are skipped and not counted as malformed.
+lines have no such limit. Blank lines are skipped and not counted as malformed, and so is a first
+line that names the three columns with words as in the last two forms.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def read_triples(
     skipped = Skipped() if skipped is None else skipped
     parse = _parser_of(path)
     for number, line in _lines(path):
-        if not line.strip():
+        if not line.strip() or (number == 1 and _is_header(line)):
             continue
         try:
             triple = parse(line)
@@ -108,6 +109,13 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, raw.decode("utf-8", "surrogateescape").rstrip("\r\n")
     except (OSError, EOFError) as error:
         raise PromptError(f"cannot read {str(path)!r} ({error}): check the file") from error
+
+
+def _is_header(line: str) -> bool:
+    cells = [cell.strip().lower() for cell in line.split("\t")]
+    return len(cells) == 3 and all(
+        cell in names for cell, names in zip(cells, (_HEADS, _RELATIONS, _TAILS), strict=True)
+    )
 
 
 def _parse_tsv(line: str) -> Triple:

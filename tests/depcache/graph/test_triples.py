@@ -90,3 +90,14 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
             list(read_triples(path))
     assert has_triples_suffix("x/facts.JSONL.gz")
     assert not has_triples_suffix("facts.db")
+
+
+def test_a_header_is_no_triple_and_counts_only_in_the_first_line(tmp_path: Path) -> None:
+    file = tmp_path / "facts.tsv"
+    file.write_text("Subject\tpredicate\tobject\nAda\twrote\tNotes\nhead\trelation\ttail\n")
+    skipped = Skipped()
+    assert list(read_triples(file, strict=True, skipped=skipped)) == [
+        ("Ada", "wrote", "Notes"),
+        ("head", "relation", "tail"),
+    ]
+    assert skipped.count == 0
