@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tests.helpers.prompts import TreePrompt
@@ -51,10 +52,20 @@ def start_engine(
     arguments    SGLang server arguments; `radix_cache_backend=None` is the stock cache
     """
     import sglang
+    from sglang.srt.utils import kill_process_tree
 
-    arguments = {"radix_cache_backend": "depcache", **_ARGUMENTS, **arguments}
+    arguments = {
+        "radix_cache_backend": "depcache",
+        "custom_sigquit_handler": _fail_to_start,
+        **_ARGUMENTS,
+        **arguments,
+    }
     with _variables({**_ENVIRONMENT, **(environment or {})}):
-        engine = sglang.Engine(model_path=str(model), **arguments)
+        try:
+            engine = sglang.Engine(model_path=str(model), **arguments)
+        except EngineDiedError:
+            kill_process_tree(os.getpid(), include_parent=False)
+            raise
         try:
             yield RunningEngine(engine)
         finally:
@@ -75,11 +86,29 @@ def _variables(values: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
+class EngineDiedError(AssertionError):
+    """A process of the engine ended; its log says why ("Scheduler hit an exception")."""
+
+
+def _fail_to_start(signum: int, frame: Any) -> None:
+    raise EngineDiedError("the engine ended while it started")
+
+
 class RunningEngine:
-    """What tests ask of an engine."""
+    """What tests ask of an engine.
+
+    A child that fails sends SIGQUIT, on which SGLang kills the whole process, pytest with all
+    its results. Here it is an error of the test that was waiting, and of those after it.
+    """
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
+        self._died = asyncio.Event()
+        manager = engine.tokenizer_manager
+        assert manager.event_loop is None, "its signal handlers are not set yet"
+        manager.signal_handler_class = lambda _: SimpleNamespace(
+            sigterm_handler=_exit, running_phase_sigquit_handler=self._died.set
+        )
 
     def generate(
         self,
@@ -101,9 +130,21 @@ class RunningEngine:
         """The answer to one prompt."""
         return self.run(self.answer(prompt, num_new, **options))
 
-    def run(self, work: Any, deadline_s: float = ANSWER_DEADLINE_S) -> Any:
-        """Run a coroutine on the engine's loop; TimeoutError if it takes longer than this."""
-        return self.engine.loop.run_until_complete(asyncio.wait_for(work, deadline_s))
+    def run(self, work: Awaitable[Any], deadline_s: float = ANSWER_DEADLINE_S) -> Any:
+        """The result of an awaitable. EngineDiedError, or TimeoutError after the deadline."""
+        return self.engine.loop.run_until_complete(self._guard(work, deadline_s))
+
+    async def _guard(self, work: Awaitable[Any], deadline_s: float) -> Any:
+        task = asyncio.ensure_future(work)
+        died = asyncio.ensure_future(self._died.wait())
+        await asyncio.wait({task, died}, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+        died.cancel()
+        if task.done():
+            return task.result()
+        task.cancel()
+        if self._died.is_set():
+            raise EngineDiedError("the engine ended")
+        raise TimeoutError(f"no answer within {deadline_s} s")
 
     def ask_raw(self, tokens: list[int], sampling_params: dict[str, Any]) -> Any:
         """What the engine says to these sampling parameters, greedy unless they say otherwise."""
@@ -139,13 +180,14 @@ class RunningEngine:
     def flush(self) -> None:
         """Empty the cache, as soon as the engine has nothing left to do."""
         deadline = time.monotonic() + FLUSH_DEADLINE_S
-        while not self.engine.flush_cache().success:
+        while not self.run(self.engine.tokenizer_manager.flush_cache()).success:
             assert time.monotonic() < deadline, "the engine did not come to rest"
             time.sleep(0.02)
 
     def cache_state(self) -> dict[str, Any]:
         """Sizes and counters of the cache, as the status route shows them."""
-        return self.engine.get_server_info()["internal_states"][0]["depcache"]["cache"]
+        states = self.run(self.engine.tokenizer_manager.get_internal_state())
+        return states[0]["depcache"]["cache"]
 
     def check_conservation(self) -> dict[str, Any]:
         """Nothing runs, so every slot is free or cached, and nothing is held. Returns the state."""
@@ -179,6 +221,10 @@ def _input_of(prompt: TreePrompt, num_new: int) -> tuple[Any, Any]:
     if custom_params is not None:
         params["custom_params"] = custom_params
     return list(prompt.tokens), params
+
+
+def _exit() -> None:
+    raise SystemExit("SIGTERM")
 
 
 def reuse_of(result: dict[str, Any]) -> tuple[int, int, int]:

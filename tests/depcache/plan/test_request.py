@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from depcache.cache import KVTree
 from depcache.plan import RequestPlan, SegmentTable, plan_request
 from depcache.prompt.forest import Forest
+from depcache.prompt.layout import read_layout
 from tests.helpers.prompts import TreePrompt
 from tests.helpers.strategies import prompts
 
@@ -26,7 +27,7 @@ def make_table(prompt: TreePrompt) -> SegmentTable:
     forest = Forest.make(
         prompt.num_tokens, len(prompt.system), prompt.segment_lens, prompt.segment_parents
     )
-    return SegmentTable.make(np.array(prompt.tokens, np.int64), forest, prompt.layout)
+    return SegmentTable.make(np.array(prompt.tokens, np.int64), forest, read_layout(prompt.layout))
 
 
 @dataclass

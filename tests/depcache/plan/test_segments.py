@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from depcache.cache.node import to_tokens
 from depcache.plan import SegmentTable
 from depcache.prompt.forest import Forest
+from depcache.prompt.layout import read_layout
 from tests.helpers.prompts import TreePrompt
 from tests.helpers.strategies import prompts
 
@@ -17,7 +18,7 @@ def make_table(prompt: TreePrompt) -> SegmentTable:
     forest = Forest.make(
         prompt.num_tokens, len(prompt.system), prompt.segment_lens, prompt.segment_parents
     )
-    return SegmentTable.make(np.array(prompt.tokens, np.int64), forest, prompt.layout)
+    return SegmentTable.make(np.array(prompt.tokens, np.int64), forest, read_layout(prompt.layout))
 
 
 @settings(max_examples=200, deadline=None)
