@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -23,6 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, (module, text) in SUBCOMMANDS.items():
         module.add_arguments(choices.add_parser(name, help=text, description=module.__doc__))
     args = parser.parse_args(arguments)
+    # So that a database that a run started is stopped with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         return SUBCOMMANDS[args.what][0].run(args)
     except DepCacheError as error:

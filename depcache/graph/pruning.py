@@ -30,7 +30,7 @@ from depcache.prompt.paths import INVERSE_RELATION, Path
 
 MAX_EMBEDDED = 32
 """Paths per entity whose own text is embedded; the others are judged by their relations. Each
-costs about 5 ms of one CPU core when it is new."""
+costs 5 to 10 ms of one CPU core when it is new; next to a busy engine, set OMP_NUM_THREADS=1."""
 
 MAX_KINDS = 256
 """Sequences of relations per entity whose text is embedded; of more, those whose relations one
