@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -229,16 +228,12 @@ def test_many_hubs_at_once_share_the_bound(
     assert near == store.neighbours([f"hub{i}" for i in range(4)], 5)
 
 
-def test_a_hub_with_100_000_edges_answers_in_200_ms(store: GraphStore) -> None:
+def test_a_hub_with_100_000_edges_is_sampled_and_says_so(store: GraphStore) -> None:
     store.upsert(("hub", f"r{i % 7}", f"n{i}") for i in range(100_000))
-    times = []
-    for _ in range(5):
-        started = time.perf_counter()
-        near = store.neighbours(["hub"], 1000)["hub"]
-        times.append(time.perf_counter() - started)
-    assert len(near.edges) == 1000 and near.num_edges == 100_000
-    # The machine may be busy; the best of five is what the store costs.
-    assert min(times) < 0.2
+    near = store.neighbours(["hub"], 1000)["hub"]
+    assert near.is_sampled
+    assert (len(near.edges), near.num_edges) == (1000, 100_000)
+    assert near == store.neighbours(["hub"], 1000)["hub"]
 
 
 def test_aliases_add_up_and_unknown_entities_are_told(store: GraphStore) -> None:
@@ -392,14 +387,16 @@ def test_a_server_by_address_is_the_same_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.falkordb
-def test_a_database_that_is_down_is_tried_again_and_then_one_error() -> None:
+def test_a_database_that_is_down_is_tried_again_and_then_one_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("depcache.graph.falkordb_store.time.sleep", waits.append)
     with _free_port() as port:
         pass
-    started = time.perf_counter()
     with pytest.raises(ServerError, match="cannot be reached") as caught:
         open_store(f"falkor://user:hidden@127.0.0.1:{port}/g")
-    # The waits are 0.1, 0.3 and 0.9 s.
-    assert 1.3 <= time.perf_counter() - started < 10
+    assert waits == [0.1, 0.3, 0.9]
     assert "hidden" not in str(caught.value)
 
 

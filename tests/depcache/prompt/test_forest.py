@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -117,10 +115,8 @@ def test_a_very_deep_tree_is_refused_and_the_deepest_allowed_is_not():
 
 
 def test_a_million_segments_in_a_small_prompt_are_refused_at_once():
-    start = time.perf_counter()
     with pytest.raises(PromptError, match="1000000 segment lengths"):
         Forest.make(100, 0, [1] * 10**6, [-1] * 10**6)
-    assert time.perf_counter() - start < 0.5
 
 
 def test_shorten_never_raises_and_never_grows():

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import time
-
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,10 +52,9 @@ def test_a_prefix_vanishes_whichever_comes_first():
     assert merge_sequences([[1, 2, 3], [1, 2]]) == ([1, 2, 3], [3], [-1])
 
 
+@pytest.mark.timeout(60)  # not a measurement: quadratic work would take many minutes
 def test_long_sequences_that_part_late_take_no_quadratic_time():
     base = list(range(50_000))
     sequences = [[*base[: 50_000 - 100 * i], -1] for i in range(100)]
-    start = time.perf_counter()
     _, lens, _ = merge_sequences([base, *sequences])
-    assert time.perf_counter() - start < 5
     assert len(lens) == 199  # the first one only grows `base`
