@@ -79,8 +79,10 @@ def test_a_server_that_ignores_the_signal_is_killed(tmp_path, monkeypatch):
     server.start()
     while not (tmp_path / "log").read_text():
         time.sleep(0.05)
-    server.stop()  # returns long before the process would have ended by itself
-    assert server._process is None or server._process.poll() is not None
+    started = server._process
+    server.stop()
+    assert started is not None
+    assert started.returncode == -9
 
 
 def test_a_command_that_is_not_there_is_a_server_error(tmp_path):

@@ -287,20 +287,6 @@ def test_a_million_wrong_values_are_refused_for_the_first():
         read(text(paths=json.dumps([1] * 10**6)))
 
 
-def test_reading_600_segments_takes_no_time_to_speak_of():
-    num_segments = 600
-    input_ids = list(range(4000))
-    params = ids(
-        segment_lens=[5] * num_segments,
-        segment_parents=[-1 if i % 4 == 0 else i - i % 4 for i in range(num_segments)],
-    )
-    times = []
-    for _ in range(10):
-            read(params, input_ids)
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.01
-
-
 # Text
 
 
