@@ -83,7 +83,12 @@ def ask(
         return
     console.print("\n")
     if report is None:
-        console.print("the server runs without DepCache: nothing is known of reuse", style="dim")
+        why = (
+            "the server runs without DepCache: nothing is known of reuse"
+            if found.paths
+            else "no facts were found, so the question went out alone"
+        )
+        console.print(why, style="dim")
         return
     console.print(
         f"{report.prompt_tokens:,} prompt tokens: {report.reused:,} reused, "

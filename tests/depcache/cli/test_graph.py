@@ -16,7 +16,7 @@ pytest.importorskip("rapidfuzz", reason="needs the extra `graph`")
 
 from depcache.cli import ask, main
 from depcache.graph import open_store
-from tests.depcache.client.fake_server import REPORT, FakeServer, named_paths
+from tests.depcache.client.fake_server import REPORT, FakeServer, chat_chunks, named_paths
 
 LINES = "Ann Lee\tborn in\tOslo\nOslo\tis in\tNorway\nbad line\nAnn Lee\twrote\tBlue [b]\n"
 
@@ -139,6 +139,17 @@ def test_ask_as_json_holds_everything(call: Call, facts: Path, server: FakeServe
     assert answer["entities"] == ["Ann Lee"] and len(answer["paths"]) == 2
     assert answer["depcache"] == REPORT
     assert answer["usage"]["cached_tokens"] == 15
+
+
+def test_ask_without_facts_does_not_blame_the_server(
+    call: Call, facts: Path, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks = chat_chunks(with_report=False)
+    monkeypatch.setattr("tests.depcache.client.fake_server.chat_chunks", lambda: chunks)
+    code, text, _ = call("ask", "Who is Zzyzx?", "--graph", facts, "--pruner", "none")
+    assert code == 0
+    assert "the question went out alone" in text
+    assert "without DepCache" not in text
 
 
 def test_build_extracts_and_loads(

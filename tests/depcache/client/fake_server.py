@@ -40,7 +40,7 @@ def sse(*documents, done=True):
     return "".join([*lines, "data: [DONE]\n\n"] if done else lines).encode()
 
 
-def chat_chunks():
+def chat_chunks(with_report=True):
     def choice(delta, reason=None):
         return {**HEAD, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
 
@@ -49,7 +49,9 @@ def chat_chunks():
         choice({"content": "War"}),
         choice({"content": "saw"}),
         choice({}, "stop"),
-        {**HEAD, "choices": [], "usage": USAGE, "metadata": {"depcache": REPORT}},
+        # A prompt without dependency data gets no report.
+        {**HEAD, "choices": [], "usage": USAGE}
+        | ({"metadata": {"depcache": REPORT}} if with_report else {}),
     ]
 
 
