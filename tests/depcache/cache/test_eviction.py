@@ -101,6 +101,17 @@ def test_both_halves_of_a_split_node_go_the_lower_first(policy: str) -> None:
     assert [slots.tolist() for slots in dropped] == [[1], [0]]
 
 
+def test_both_halves_of_a_split_node_keep_its_uses() -> None:
+    tree, (often, seldom, between) = make_tree("lfu", 3)
+    for node, num_uses in ((often, 5), (seldom, 3), (between, 5)):
+        for _ in range(num_uses):
+            use(tree, node)
+    upper = tree.split(often, 1)
+    use(tree, upper)  # six uses, the lower half has five
+    dropped = [int(slots[0]) for slots in (*tree.evict(2), *tree.evict(1), *tree.evict(9))]
+    assert dropped == [2, 1, 4, 0]
+
+
 @every_policy
 def test_nothing_is_dropped_when_nothing_is_asked_for(policy: str) -> None:
     tree, _ = make_tree(policy, 2)

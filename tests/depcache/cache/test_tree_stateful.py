@@ -12,12 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from depcache.cache import EVICTION_POLICIES, KVTree, Node, make_policy
 from depcache.cache.node import to_key, to_tokens
-from tests.helpers.strategies import runs
 
 Path = tuple[object, ...]
 """(namespace, token, token, ...): one cached token, named by the way that leads to it."""
 
-namespaces = st.sampled_from(["a", "b"])
+namespaces = st.sampled_from(["a", "a", "b"])
+runs = st.lists(st.integers(0, 1), min_size=1, max_size=8)  # two tokens: paths fork everywhere
 
 
 class TreeMachine(RuleBasedStateMachine):
@@ -91,19 +91,15 @@ class TreeMachine(RuleBasedStateMachine):
         for i in range(present, len(tokens)):
             self.cached[*start, *tokens[: i + 1]] = (int(offered[i]), home + i)
 
-    @rule(namespace=namespaces, ends=st.lists(runs, min_size=1, max_size=3))
-    def lock(self, namespace: str, ends: list[list[int]]) -> None:
-        """Hold what is cached of several paths at once, as one request does."""
-        nodes, paths = [], []
-        for tokens in ends:
-            path, matched = self.tree.walk(self.tree.root(namespace), to_key(np.array(tokens)))
-            if path:
-                nodes.append(path[-1])
-                paths.append((namespace, *tokens[:matched]))
-        if nodes:
-            self.tree.lock(nodes)
-            self.tree.touch(nodes)
-            self.held.append((nodes, paths))
+    @precondition(lambda self: self.tree.num_nodes)
+    @rule(data=st.data())
+    def lock(self, data: st.DataObject) -> None:
+        """Hold several paths at once, some of them twice, as requests do."""
+        every = list(self.tree.nodes())
+        nodes = data.draw(st.lists(st.sampled_from(every), min_size=1, max_size=3))
+        self.tree.lock(nodes)
+        self.tree.touch(nodes)
+        self.held.append((nodes, [self._path_of(node) for node in nodes]))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -178,7 +174,7 @@ def _machine(policy_name: str) -> type:
     name = f"Test{policy_name.title()}Tree"
     machine = type(name, (TreeMachine,), {"policy_name": policy_name})
     case = machine.TestCase
-    case.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+    case.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
     return case
 
 
