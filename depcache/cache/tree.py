@@ -81,10 +81,6 @@ class KVTree:
         return node
 
     @property
-    def namespaces(self) -> Iterable[Hashable]:
-        return self._roots.keys()
-
-    @property
     def num_tokens(self) -> int:
         return self.num_evictable + self.num_locked
 
