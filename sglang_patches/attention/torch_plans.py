@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -25,8 +26,14 @@ from flashinfer_masks.visibility import Step
 # them for keys, on two cores (`python -m eval.micro.torch_plans --system-len N`).
 ROW_COST_IN_PAIRS = 42
 
-# Below this many queries one masked call beats an unmasked one plus a causal one.
+# Requests with at most this many queries are padded to a dense batch (`segments`).
 SMALL_QUERIES = 64
+
+# Causal attention skips the keys above the diagonal in blocks of this size. torch's kernel sums
+# over blocks of KEY_BLOCK keys, and sums in another order for fewer than MIN_QUERIES queries.
+QUERY_BLOCK = 1024
+KEY_BLOCK = 512
+MIN_QUERIES = 4
 
 
 class AttentionWork(Protocol):
@@ -97,27 +104,79 @@ def merge(first: Tensor, first_lse: Tensor, second: Tensor, second_lse: Tensor) 
 def attend_causal(
     query: Tensor, keys: Tensor, values: Tensor, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Bottom-right causal attention of one request: the last query sees every key."""
+    """Bottom-right causal attention of one request: the last query sees every key.
+
+    Shapes as in `attend`. On a CPU every sum runs in the order in which SGLang's own attention
+    runs it, which computes the queries of the cached rows as well; so the two agree bit for bit.
+    """
     num_queries, num_keys = query.shape[-2], keys.shape[-2]
     num_prefix = num_keys - num_queries
-    if num_queries == 1:
-        return attend(query, keys, values, scale)
     if num_prefix == 0:
         return attend(query, keys, values, scale, is_causal=True)
-    if num_queries < SMALL_QUERIES:
-        mask = torch.full((num_queries, num_keys), -torch.inf, device=query.device).triu(
-            num_prefix + 1
+    attention = torch.empty_like(query)
+    lse = torch.empty(query.shape[:-1], dtype=torch.float32, device=query.device)
+    tail = num_keys % _kernel_query_block(num_keys)
+    body_stop = num_queries - min(tail, num_queries) if tail < MIN_QUERIES else num_queries
+    for start in range(0, body_stop, QUERY_BLOCK):
+        block = slice(start, min(start + QUERY_BLOCK, body_stop))
+        # Blocks of keys are cut where they are for the whole request, or the sums would differ.
+        seen = -(-(num_prefix + block.stop) // KEY_BLOCK) * KEY_BLOCK
+        attention[..., block, :], lse[..., block] = _attend_causal_block(
+            query[..., block, :],
+            keys[..., :seen, :],
+            values[..., :seen, :],
+            scale,
+            num_prefix + start,
         )
-        return attend(query, keys, values, scale, mask=mask.to(query.dtype))
-    # No mask for the prefix: a masked kernel call costs three times an unmasked one.
-    prefix, prefix_lse = attend(
-        query, keys[..., :num_prefix, :], values[..., :num_prefix, :], scale
-    )
-    own, own_lse = attend(
-        query, keys[..., num_prefix:, :], values[..., num_prefix:, :], scale, is_causal=True
-    )
-    lse = torch.logaddexp(prefix_lse, own_lse)
-    return merge(prefix, prefix_lse, own, own_lse), lse
+    if body_stop < num_queries:
+        last = slice(body_stop, num_queries)
+        attention[..., last, :], lse[..., last] = _attend_causal_tail(
+            query[..., last, :], keys, values, scale, tail
+        )
+    return attention, lse
+
+
+def _kernel_query_block(num_queries: int) -> int:
+    """How many queries torch's CPU kernel takes at a time (aten, FlashAttentionKernel.cpp)."""
+    if num_queries >= 768:
+        return 256
+    return 64 if num_queries >= 192 else 32
+
+
+def _attend_causal_block(
+    query: Tensor, keys: Tensor, values: Tensor, scale: float, first_key: int
+) -> tuple[Tensor, Tensor]:
+    """Attention in which query i sees the keys [0, first_key + i], no block being a tail."""
+    num_queries, num_keys = query.shape[-2], keys.shape[-2]
+    remainder = num_queries % _kernel_query_block(num_queries)
+    if 0 < remainder < MIN_QUERIES:
+        query = _pad_front(query, MIN_QUERIES - remainder)
+    padding = query.shape[-2] - num_queries
+    # With the last query first, the mask's rows are one vector, each a step further along it:
+    # the kernel reads it from the cache, and it costs about what the unmasked call costs.
+    last_seen = first_key + num_queries - 1
+    mask = torch.zeros(num_keys + query.shape[-2] - 1, dtype=query.dtype, device=query.device)
+    mask[last_seen + 1 :] = -torch.inf
+    mask = mask.as_strided((1, 1, query.shape[-2], num_keys), (0, 0, 1, 1))
+    attention, lse = attend(query.flip(-2), keys, values, scale, mask=mask)
+    return attention.flip(-2)[..., padding:, :], lse.flip(-1)[..., padding:]
+
+
+def _attend_causal_tail(
+    query: Tensor, keys: Tensor, values: Tensor, scale: float, tail: int
+) -> tuple[Tensor, Tensor]:
+    """The same for the last queries, as the kernel's last block of `tail` < MIN_QUERIES."""
+    num_queries, num_keys = query.shape[-2], keys.shape[-2]
+    query = _pad_front(query, _kernel_query_block(1) + tail - num_queries)
+    padding = query.shape[-2] - num_queries
+    mask = torch.zeros(query.shape[-2], num_keys, dtype=query.dtype, device=query.device)
+    mask[padding:] = torch.full_like(mask[padding:], -torch.inf).triu(num_keys - num_queries + 1)
+    attention, lse = attend(query, keys, values, scale, mask=mask)
+    return attention[..., padding:, :], lse[..., padding:]
+
+
+def _pad_front(query: Tensor, num_rows: int) -> Tensor:
+    return torch.cat([query[..., :1, :].expand(*query.shape[:-2], num_rows, -1), query], -2)
 
 
 def _gather(pool: Tensor, slots: Tensor, dtype: torch.dtype) -> Tensor:

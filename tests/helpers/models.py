@@ -3,7 +3,7 @@
 
 The weights are sharpened (larger than a fresh initialization), so that attention is far
 from uniform and a wrong mask or a wrong position changes the answer visibly. That amplifies
-rounding too; where two attention kernels must agree to the last digits, `MILD_MODEL` serves.
+rounding too; where that depends on which requests meet in a batch, `MILD_MODEL` serves.
 """
 
 from __future__ import annotations

@@ -129,6 +129,26 @@ def test_a_plain_request_over_new_rows_equals_causal_attention(num_prefix, num_n
     torch.testing.assert_close(output.double(), expected.transpose(0, 1), rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize("num_new", [1, 2, 3, 33, 34, 64, 191, 520, 1100])
+@pytest.mark.parametrize("num_keys", [1101, 1152, 1154])
+def test_new_rows_alone_equal_the_same_rows_of_the_whole_square(num_new, num_keys) -> None:
+    """SGLang's own attention computes the square; promise P5 allows 1e-5 after all layers.
+
+    A merge of two partial attentions by log-sum-exp is wrong by 3e-6 here, in each layer.
+    """
+    from sglang_patches.attention.torch_plans import attend, attend_causal
+
+    generator = torch.Generator().manual_seed(0)
+    # As the engine has them: token first in memory, heads first in the view.
+    query = 3 * torch.randn(1, num_keys, NUM_HEADS, HEAD_DIM, generator=generator).transpose(1, 2)
+    keys, values = torch.randn(2, 1, num_keys, NUM_KV_HEADS, HEAD_DIM, generator=generator)
+    keys, values = keys.transpose(1, 2), values.transpose(1, 2)
+    square = attend(query, keys, values, SCALE, is_causal=True)
+    rows = attend_causal(query[..., -num_new:, :], keys, values, SCALE)
+    torch.testing.assert_close(rows[0], square[0][..., -num_new:, :], rtol=0, atol=5e-7)
+    torch.testing.assert_close(rows[1], square[1][..., -num_new:], rtol=0, atol=5e-6)
+
+
 def test_the_generic_attention_of_a_gpu_equals_that_of_a_cpu() -> None:
     """The same function takes another way on a GPU; here that way runs on a CPU."""
     from sglang_patches.attention import torch_plans
