@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many tokens any two requests share, kept up to date while requests come and go.
+
+A prefix tree over the tokens of all members, with no KV behind it. Every run of tokens knows
+its holders as the bits of one int, so a newcomer learns what it shares with all others from
+the few different ints on its runs: its cost does not grow with what the others are made of.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator
+
+import numpy as np
+
+from depcache.cache.node import TOKEN_BYTES, common_prefix_tokens, first_token
+from depcache.plan.segments import SegmentTable
+
+_FIRST_ROWS = 16
+
+
+class _Run:
+    """A run of tokens with one parent. `holders`: bit r is set if member r has these tokens."""
+
+    __slots__ = ("children", "holders", "key", "parent")
+
+    def __init__(self, key: bytes, parent: _Run | None) -> None:
+        self.key = key
+        self.parent = parent
+        self.children: dict[int, _Run] = {}
+        self.holders = 0
+
+
+class Sharing:
+    """The members by row number; a row is given again after `remove`.
+
+    shared  (rows, rows) int64, grows as needed: tokens that two members have in common, from a
+            root down. The diagonal is the number of a member's own tokens; unused rows are 0
+
+    System and context count, the task does not: nobody else can use it.
+    """
+
+    def __init__(self) -> None:
+        self.shared = np.zeros((_FIRST_ROWS, _FIRST_ROWS), np.int64)
+        self._free_rows = list(range(_FIRST_ROWS))[::-1]
+        self._roots: dict[Hashable, _Run] = {}
+        self._runs: dict[int, list[_Run]] = {}
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def add(self, namespace: Hashable, table: SegmentTable) -> int:
+        """A new member; its row. O(its segments) and its row of `shared`."""
+        if not self._free_rows:
+            self._grow()
+        row = self._free_rows.pop()
+        runs = self._walk(self._roots.setdefault(namespace, _Run(b"", None)), table)
+        self._runs[row] = runs
+        num_tokens: defaultdict[int, int] = defaultdict(int)
+        for run in runs:
+            num_tokens[run.holders] += len(run.key)
+            run.holders |= 1 << row
+        common = np.zeros(len(self.shared), np.int64)
+        for holders, num_bytes in num_tokens.items():
+            for other in _bits(holders):
+                common[other] += num_bytes // TOKEN_BYTES
+        common[row] = sum(num_tokens.values()) // TOKEN_BYTES
+        self.shared[row, :] = self.shared[:, row] = common
+        return row
+
+    def remove(self, row: int) -> None:
+        """Forget a member. O(its segments)."""
+        for run in self._runs.pop(row):
+            run.holders &= ~(1 << row)
+            if not run.holders and run.parent is not None:
+                del run.parent.children[first_token(run.key)]
+        for namespace, root in list(self._roots.items()):
+            if not root.children:
+                del self._roots[namespace]
+        self.shared[row, :] = self.shared[:, row] = 0
+        self._free_rows.append(row)
+
+    def _walk(self, root: _Run, table: SegmentTable) -> list[_Run]:
+        """The runs that make up `table`, missing ones added, parents before children."""
+        tokens, key = table.tokens, table.key
+        runs: list[_Run] = []
+        ends: list[_Run] = []
+        for start, stop, parent in zip(table.starts, table.stops, table.parents, strict=True):
+            run = root if parent < 0 else ends[parent]
+            at = start
+            while at < stop:
+                rest = key[at * TOKEN_BYTES : stop * TOKEN_BYTES]
+                child = run.children.get(tokens[at])
+                if child is None:
+                    child = run.children[tokens[at]] = _Run(rest, run)
+                elif not rest.startswith(child.key):
+                    child = self._split(child, common_prefix_tokens(child.key, rest))
+                runs.append(child)
+                run = child
+                at += len(child.key) // TOKEN_BYTES
+            ends.append(run)
+        return runs
+
+    def _split(self, run: _Run, num_tokens: int) -> _Run:
+        """Cut `run` after `num_tokens`; the new upper run. All holders hold both halves."""
+        cut = num_tokens * TOKEN_BYTES
+        upper = _Run(run.key[:cut], run.parent)
+        upper.holders = run.holders
+        assert run.parent is not None
+        run.parent.children[first_token(upper.key)] = upper
+        run.key, run.parent = run.key[cut:], upper
+        upper.children[first_token(run.key)] = run
+        for row in _bits(run.holders):
+            self._runs[row].append(upper)
+        return upper
+
+    def _grow(self) -> None:
+        size = len(self.shared)
+        shared = np.zeros((2 * size, 2 * size), np.int64)
+        shared[:size, :size] = self.shared
+        self.shared = shared
+        self._free_rows = list(range(size, 2 * size))[::-1]
+
+
+def _bits(mask: int) -> Iterator[int]:
+    """Numbers of the set bits, lowest first."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low

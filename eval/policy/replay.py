@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replay one workload through one cache: queue, schedule, plan, evict, insert, as a server does.
+
+One step runs one request:
+
+    fill the queue -> scheduler picks -> plan -> lock the hits -> evict what the rest needs
+    -> touch the hits -> insert the missed segments, parents first -> hold -> unlock
+
+What is simulated is which tokens are cached, not time. Slots are counted as the server counts
+them: the tree's, and those of the task and the answer, which nobody else can use and which are
+held only while the request runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from depcache.cache.node import TOKEN_BYTES, Node
+from depcache.cache.policies import make_policy
+from depcache.cache.tree import KVTree
+from depcache.errors import ConfigError
+from depcache.plan.request import RequestPlan, plan_request
+from depcache.plan.schedule import MAX_PASSED, make_scheduler
+from depcache.plan.segments import SegmentTable
+from eval.policy.future import make_future
+from eval.policy.slots import Slots
+
+NAMESPACE = ("", "tree")
+PRIVATE_TOKENS = 80
+"""A task of 64 tokens and an answer of 16."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One cell of the table.
+
+    capacity        slots of the pool, in tokens
+    policy          name, with its `options`
+    queue_depth     requests that wait, the next one included
+    num_running     requests that hold their nodes at the same time
+    private_tokens  slots of the task and the answer of one request
+    warmup          share of the requests, from the first, that is not counted
+    max_passed      see `depcache.plan.schedule`
+    """
+
+    capacity: int
+    policy: str = "lru"
+    scheduler: str = "fcfs"
+    queue_depth: int = 64
+    num_running: int = 1
+    private_tokens: int = PRIVATE_TOKENS
+    warmup: float = 0.2
+    max_passed: int = MAX_PASSED
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was counted behind the warm-up, in tokens of the context: the system is left out.
+
+    by_request  mean over the requests of hit / all tokens of one
+    seconds     wall time of the whole replay
+    """
+
+    num_requests: int
+    hit_tokens: int
+    context_tokens: int
+    evicted_tokens: int
+    by_request: float
+    seconds: float
+
+    @property
+    def hit_rate(self) -> float:
+        return self.hit_tokens / self.context_tokens if self.context_tokens else 0.0
+
+
+def check_capacity(tables: Sequence[SegmentTable], settings: Settings) -> None:
+    """ConfigError when the largest request does not fit into an empty pool."""
+    needed = max((table.task_start for table in tables), default=0) + settings.private_tokens
+    if settings.capacity < needed:
+        raise ConfigError(
+            f"a capacity of {settings.capacity:,} tokens holds no request of {needed:,}: "
+            "choose a larger one"
+        )
+
+
+class Replay:
+    """A cache and its queue. `run` takes a whole workload; `step` one request."""
+
+    def __init__(self, tables: Sequence[SegmentTable], settings: Settings) -> None:
+        if settings.queue_depth < 1 or settings.num_running < 1 or not 0 <= settings.warmup < 1:
+            raise ConfigError(
+                f"queue_depth is {settings.queue_depth}, num_running {settings.num_running}, "
+                f"warmup {settings.warmup}: choose at least 1, 1, and 0 to below 1"
+            )
+        check_capacity(tables, settings)
+        self.tables = tables
+        self.settings = settings
+        self.slots = Slots(settings.capacity)
+        self.tree = KVTree(make_policy(settings.policy, **settings.options))
+        self.scheduler = make_scheduler(
+            settings.scheduler, self.tree, max_passed=settings.max_passed
+        )
+        self.future = make_future(self.tree, NAMESPACE, tables)
+        self._num_entered = 0
+        # (number, nodes to unlock, private slots), oldest first.
+        self._running: deque[tuple[int, list[Node], NDArray[np.int64]]] = deque()
+
+    def run(self) -> Outcome:
+        """Every request once."""
+        started = time.perf_counter()
+        num_warmup = int(len(self.tables) * self.settings.warmup)
+        hits: list[int] = []
+        sizes: list[int] = []
+        for number in range(len(self.tables)):
+            hit, size = self.step()
+            if number >= num_warmup:
+                hits.append(hit)
+                sizes.append(size)
+        while self._running:
+            self._finish()
+        return Outcome(
+            num_requests=len(sizes),
+            hit_tokens=sum(hits),
+            context_tokens=sum(sizes),
+            evicted_tokens=self.tree.counters.evicted,
+            by_request=float(np.mean(np.array(hits) / np.maximum(sizes, 1))) if sizes else 0.0,
+            seconds=time.perf_counter() - started,
+        )
+
+    def step(self) -> tuple[int, int]:
+        """Run the next request; its hit and its context tokens."""
+        self._fill_queue()
+        ordered = self.scheduler.order()
+        self.future.set_order(ordered)
+        number = ordered[0]
+        assert isinstance(number, int)
+        self.scheduler.start(number)
+        self.future.leave(number)
+        table = self.tables[number]
+        while len(self._running) >= self.settings.num_running:
+            self._finish()
+        plan = plan_request(self.tree, self.tree.root(NAMESPACE), table)
+        self.tree.lock(plan.nodes)
+        while not self._make_room(plan.num_missed + self.settings.private_tokens):
+            self._finish()
+        self.tree.touch(plan.nodes)
+        nodes = [*plan.nodes, *self._insert(plan, table)]
+        private = self.slots.take(self.settings.private_tokens)
+        self._running.append((number, nodes, private))
+        num_system = _system_len(table)
+        num_system_hits = plan.matched[0] if num_system else 0
+        return plan.num_hits - num_system_hits, table.task_start - num_system
+
+    def check(self) -> None:
+        """RuntimeError if a slot is lost or held twice; for tests."""
+        self.tree.check()
+        private = sum(len(slots) for _, _, slots in self._running)
+        held = self.slots.num_free + self.tree.num_tokens + private
+        if held != self.slots.capacity:
+            raise RuntimeError(f"{held} slots are held or free, but {self.slots.capacity} exist")
+
+    def _fill_queue(self) -> None:
+        while len(self.scheduler) < self.settings.queue_depth and self._num_entered < len(
+            self.tables
+        ):
+            number = self._num_entered
+            self.scheduler.enter(number, NAMESPACE, self.tables[number])
+            self.future.enter(number)
+            self._num_entered += 1
+
+    def _make_room(self, num_tokens: int) -> bool:
+        missing = num_tokens - self.slots.num_free
+        if missing > 0:
+            self.slots.give(self.tree.evict(missing))
+        return num_tokens <= self.slots.num_free
+
+    def _insert(self, plan: RequestPlan, table: SegmentTable) -> list[Node]:
+        """Cache the missed part of every segment; the new nodes, locked."""
+        added: list[Node] = []
+        root = self.tree.root(NAMESPACE)
+        ends = list(plan.ends)
+        for segment, matched in enumerate(plan.matched):
+            start, stop = table.starts[segment] + matched, table.stops[segment]
+            if start == stop:
+                continue
+            parent = table.parents[segment]
+            above = ends[segment] or (root if parent < 0 else ends[parent])
+            assert above is not None
+            key = table.key[start * TOKEN_BYTES : stop * TOKEN_BYTES]
+            slots = self.slots.take(stop - start)
+            inserted = self.tree.insert(above, key, slots, table.placed[segment] + matched)
+            ends[segment] = inserted.node
+            added.append(inserted.node)
+            self.tree.lock([inserted.node])
+        return added
+
+    def _finish(self) -> None:
+        """The oldest running request ends."""
+        number, nodes, private = self._running.popleft()
+        self.tree.unlock(nodes)
+        self.slots.give([private])
+        self.scheduler.finish(number)
+
+
+def _system_len(table: SegmentTable) -> int:
+    """Tokens of the system, which every table of a workload has as segment 0."""
+    return table.stops[0] if table.num_segments else 0

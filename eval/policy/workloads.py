@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The workloads of the simulator as token trees, made once and kept in a file.
+
+Two families:
+
+    uniform, zipfian, temporal   the synthetic workloads of `eval.workload` over a graph: 10
+                                 entities a request, up to 30 two-hop paths each, drawn from a
+                                 pool of distinct entities
+    chunks_<set>                 retrieval traces: the chunks that a real retriever returned,
+                                 each a tree of its own
+
+Tokens are those of a byte-level BPE trained on the texts themselves: no download, always the
+same. The `zipfian` and `temporal` parameters are the defaults of `eval.workload`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import random
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from depcache.graph.networkx_store import NetworkXStore
+from depcache.graph.retrieval import Retriever
+from depcache.prompt.nodes import TreeNode
+from depcache.prompt.render import DEFAULT_SYSTEM
+from depcache.prompt.tokenization import PromptTokenizer
+from eval.policy.prepared import Prepared, write_prepared
+from eval.sets import SetError
+from eval.workload import KINDS, make_workload
+
+RECIPE = 1
+"""Counts up when workloads are made in another way, so that old files are not used."""
+
+NUM_HOPS = 2
+NUM_PATHS = 30
+VOCAB_SIZE = 8000
+CHUNKS = "chunks_"
+TOKENS_PER_WORD = 4 / 3
+"""For a set that gives the words of its chunks only, about what a BPE makes of English."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One workload; equal specs over equal data are equal workloads.
+
+    kind          "uniform", "zipfian", "temporal" or "chunks_<set>"
+    pool          distinct entities that requests are drawn from; 0 for chunks
+    num_requests  requests; a trace is cut, never repeated
+    seed          of the pool and of the requests; 0 for chunks
+    """
+
+    kind: str
+    pool: int
+    num_requests: int
+    seed: int = 0
+
+    @property
+    def is_trace(self) -> bool:
+        return self.kind.startswith(CHUNKS)
+
+
+class Source:
+    """Where workloads come from; what several of them need is made once.
+
+    graph   a file of triples (TSV, .gz allowed)
+    chunks  folder with `retrieval_<set>_requests.jsonl` and `_chunks.jsonl.gz`
+    cache   folder for the prepared workloads
+    """
+
+    def __init__(self, graph: Path, chunks: Path | None, cache: Path) -> None:
+        self._graph = graph
+        self._chunks = chunks
+        self._cache = cache
+        self._retriever: Retriever | None = None
+        self._tokenizer: PromptTokenizer | None = None
+        self._entities: dict[str, list[list[int]]] = {}
+
+    def prepare(self, spec: Spec) -> Path:
+        """The file of a workload, made if it is not there. SetError when the data is missing."""
+        files = self._chunk_files(spec) if spec.is_trace else [self._graph]
+        for file in files:
+            if not file.is_file():
+                raise SetError(f"there is no file {str(file)!r}: {spec.kind!r} needs it")
+        digest = hashlib.sha256(json.dumps([RECIPE, asdict(spec)]).encode())
+        for file in files:
+            digest.update(file.read_bytes())
+        path = self._cache / f"{spec.kind}-{digest.hexdigest()[:16]}.npz"
+        if not path.exists():
+            prepared = self._trace(spec, *files) if spec.is_trace else self._synthetic(spec)
+            write_prepared(path, prepared)
+        return path
+
+    def _synthetic(self, spec: Spec) -> Prepared:
+        if spec.kind not in KINDS:
+            raise SetError(f"{spec.kind!r} is no workload: use {', '.join(KINDS)} or {CHUNKS}...")
+        if self._retriever is None or self._tokenizer is None:
+            store = NetworkXStore.from_file(self._graph)
+            self._retriever = Retriever(store, pruner="none")
+            texts = (f"\n{text}" for triple in store.triples() for text in triple)
+            self._tokenizer = train_tokenizer(dict.fromkeys([*texts, " -> "]))
+        names = self._retriever.store.names()
+        if spec.pool > len(names):
+            raise SetError(f"the pool is {spec.pool}, but the graph has {len(names)} entities")
+        pool = random.Random(spec.seed).sample(names, spec.pool)
+        requests = make_workload(spec.kind, pool, spec.num_requests, seed=spec.seed)
+        return Prepared.make(
+            self._tokenizer.encode_text(DEFAULT_SYSTEM, first=True),
+            (
+                [sequence for entity in request.entities for sequence in self._paths_of(entity)]
+                for request in requests
+            ),
+        )
+
+    def _paths_of(self, entity: str) -> list[list[int]]:
+        """Tokens of an entity's paths: the same in every request, as in the paper."""
+        found = self._entities.get(entity)
+        if found is None:
+            assert self._retriever is not None
+            retrieved = self._retriever.retrieve(
+                "", entities=[entity], num_hops=NUM_HOPS, num_paths=NUM_PATHS
+            )
+            paths = retrieved.paths or ((entity,),)
+            found = self._entities[entity] = TreeNode("context", paths).encode(self._tokenizer)
+        return found
+
+    def _chunk_files(self, spec: Spec) -> list[Path]:
+        if self._chunks is None:
+            raise SetError(f"{spec.kind!r} needs the folder of the retrieval traces")
+        name = spec.kind.removeprefix(CHUNKS)
+        return [
+            self._chunks / f"retrieval_{name}_requests.jsonl",
+            self._chunks / f"retrieval_{name}_chunks.jsonl.gz",
+        ]
+
+    def _trace(self, spec: Spec, requests: Path, chunks: Path) -> Prepared:
+        rows = [json.loads(line) for line in requests.read_text(encoding="utf-8").splitlines()]
+        with gzip.open(chunks, "rt", encoding="utf-8") as lines:
+            found = {row["cid"]: row for row in map(json.loads, lines)}
+        texts = {cid: row["text"] for cid, row in found.items() if "text" in row}
+        tokenizer = train_tokenizer([*texts.values(), DEFAULT_SYSTEM])
+        names = list(texts)
+        pieces = tokenizer.encode_elements([f"\n{texts[name]}" for name in names])
+        tokens = dict(zip(names, map(list, pieces), strict=True))
+        for cid, row in found.items():
+            if cid not in tokens:
+                tokens[cid] = _stand_in(row)
+        return Prepared.make(
+            tokenizer.encode_text(DEFAULT_SYSTEM, first=True),
+            ([tokens[cid] for cid in row["chunks"]] for row in rows[: spec.num_requests]),
+        )
+
+
+def list_traces(chunks: Path) -> list[str]:
+    """Kinds of the retrieval traces in a folder."""
+    found = sorted(chunks.glob("retrieval_*_requests.jsonl"))
+    names = [path.name.removeprefix("retrieval_").split("_requests")[0] for path in found]
+    return [CHUNKS + name for name in names]
+
+
+def train_tokenizer(texts: Iterable[str]) -> PromptTokenizer:
+    """A byte-level BPE of at most 8,000 tokens."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PromptTokenizer(tokenizer)
+
+
+def _stand_in(row: dict[str, Any]) -> list[int]:
+    """Tokens for a chunk whose text may not be passed on: as many as its words would be."""
+    rng = np.random.default_rng(int(row["sha1"], 16))
+    return rng.integers(0, VOCAB_SIZE, max(1, round(row["words"] * TOKENS_PER_WORD))).tolist()
