@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulator: workloads replayed through the tree, the policies and the schedulers of a server."""
+"""The simulator: workloads replayed through the tree, policies and schedulers of a server."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,6 +29,7 @@ class Prepared:
     token_indptr    (num_requests + 1,) int64 into `tokens`
     lens, parents   (num_segments,) int32 of all contexts
     segment_indptr  (num_requests + 1,) int64 into these
+    working_set     distinct context tokens of all requests
     """
 
     system: NDArray[np.int32]
@@ -37,11 +38,10 @@ class Prepared:
     lens: NDArray[np.int32]
     parents: NDArray[np.int32]
     segment_indptr: NDArray[np.int64]
+    working_set: int = 0
 
     @classmethod
-    def make(
-        cls, system: Sequence[int], contexts: Iterable[Sequence[Sequence[int]]]
-    ) -> Prepared:
+    def make(cls, system: Sequence[int], contexts: Iterable[Sequence[list[int]]]) -> Prepared:
         """Merge the sequences of every context into trees (paper, Algorithm 1)."""
         tokens: list[NDArray[np.int32]] = []
         lens: list[NDArray[np.int32]] = []
@@ -50,7 +50,7 @@ class Prepared:
             merged = merge_sequences(sequences)
             for kept, values in zip((tokens, lens, parents), merged, strict=True):
                 kept.append(np.array(values, np.int32))
-        return cls(
+        made = cls(
             system=np.array(system, np.int32),
             tokens=np.concatenate(tokens),
             token_indptr=np.cumsum([0, *map(len, tokens)]),
@@ -58,6 +58,7 @@ class Prepared:
             parents=np.concatenate(parents),
             segment_indptr=np.cumsum([0, *map(len, lens)]),
         )
+        return replace(made, working_set=count_working_set(made.tables()))
 
     def tables(self) -> list[SegmentTable]:
         """One table a request, of layout `tree`, with a task of one token."""
@@ -87,7 +88,8 @@ def write_prepared(path: Path, prepared: Prepared) -> None:
 def read_prepared(path: Path) -> Prepared:
     """Read what `write_prepared` wrote."""
     with np.load(path) as file:
-        return Prepared(**{name: file[name] for name in Prepared.__slots__})
+        arrays = {name: file[name] for name in Prepared.__slots__}
+    return Prepared(**{**arrays, "working_set": int(arrays["working_set"])})
 
 
 def count_working_set(tables: Sequence[SegmentTable]) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ class Settings:
     """One cell of the table.
 
     capacity        slots of the pool, in tokens
-    policy          name, with its `options`
+    policy          name, with its `options` (name, value)
     queue_depth     requests that wait, the next one included
     num_running     requests that hold their nodes at the same time
     private_tokens  slots of the task and the answer of one request
@@ -58,7 +58,7 @@ class Settings:
     private_tokens: int = PRIVATE_TOKENS
     warmup: float = 0.2
     max_passed: int = MAX_PASSED
-    options: dict[str, Any] = field(default_factory=dict)
+    options: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Replay:
         self.tables = tables
         self.settings = settings
         self.slots = Slots(settings.capacity)
-        self.tree = KVTree(make_policy(settings.policy, **settings.options))
+        self.tree = KVTree(make_policy(settings.policy, **dict(settings.options)))
         self.scheduler = make_scheduler(
             settings.scheduler, self.tree, max_passed=settings.max_passed
         )
@@ -187,6 +187,8 @@ class Replay:
         added: list[Node] = []
         root = self.tree.root(NAMESPACE)
         ends = list(plan.ends)
+        slots = self.slots.take(plan.num_missed)
+        at = 0
         for segment, matched in enumerate(plan.matched):
             start, stop = table.starts[segment] + matched, table.stops[segment]
             if start == stop:
@@ -195,8 +197,9 @@ class Replay:
             above = ends[segment] or (root if parent < 0 else ends[parent])
             assert above is not None
             key = table.key[start * TOKEN_BYTES : stop * TOKEN_BYTES]
-            slots = self.slots.take(stop - start)
-            inserted = self.tree.insert(above, key, slots, table.placed[segment] + matched)
+            own = slots[at : at + stop - start]
+            at += stop - start
+            inserted = self.tree.insert(above, key, own, table.placed[segment] + matched)
             ends[segment] = inserted.node
             added.append(inserted.node)
             self.tree.lock([inserted.node])

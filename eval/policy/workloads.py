@@ -35,7 +35,7 @@ from eval.policy.prepared import Prepared, write_prepared
 from eval.sets import SetError
 from eval.workload import KINDS, make_workload
 
-RECIPE = 1
+RECIPE = 2
 """Counts up when workloads are made in another way, so that old files are not used."""
 
 NUM_HOPS = 2
