@@ -34,7 +34,7 @@ from sglang.srt.mem_cache.base_prefix_cache import (
 )
 
 from depcache.cache import Insertion, KVTree, Node, make_policy
-from depcache.cache.node import to_key
+from depcache.cache.node import slots_of, to_key
 from depcache.errors import PromptError
 from depcache.plan import RequestPlan, plan_request
 from depcache.prompt.wire import PREFIX as WIRE_PREFIX
@@ -110,7 +110,7 @@ class DepCacheTree(BasePrefixCache):
     def describe(self) -> dict[str, Any]:
         """Sizes and counters, for the status route."""
         return {
-            "nodes": self.tree.num_nodes,
+            "nodes": self.tree.num_resident,
             "cached_tokens": self.tree.num_tokens,
             "locked_tokens": self.tree.num_locked,
             "private_tokens": self._num_private,
@@ -141,8 +141,8 @@ class DepCacheTree(BasePrefixCache):
         return False
 
     def all_values_flatten(self) -> torch.Tensor:
-        slots = [node.slots for node in self.tree.nodes()]
-        return torch.from_numpy(np.concatenate(slots)) if slots else self._empty.cpu()
+        resident = [node for node in self.tree.nodes() if node.slots is not None]
+        return torch.from_numpy(slots_of(resident))
 
     def evict(self, params: EvictParams) -> EvictResult:
         start_s = time.perf_counter()
@@ -261,7 +261,7 @@ class DepCacheTree(BasePrefixCache):
         nodes, _ = self.tree.walk(root, _array_key(key.token_ids, limit))
         if not nodes:
             return self._result(np.empty(0, np.int64), Handle([]))
-        slots = np.concatenate([node.slots for node in nodes])
+        slots = slots_of(nodes)
         return self._result(slots, Handle([nodes[-1]]))
 
     def _result(self, slots: np.ndarray, handle: Handle, num_shifted: int = 0) -> MatchResult:

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Hashable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from depcache.cache.tree import KVTree
+from depcache.plan.lookahead import Lookahead
 from depcache.plan.segments import SegmentTable
 
 OFFLINE = "belady"
@@ -39,16 +38,12 @@ class QueueFuture:
     """The waiting queue, in the scheduler's order."""
 
     def __init__(self, tree: KVTree, namespace: Hashable, tables: Sequence[SegmentTable]) -> None:
-        module = importlib.import_module("depcache.cache.lookahead")
-        self._lookahead: Any = module.Lookahead(tree)
-        self._tree = tree
+        self._lookahead = Lookahead(tree)
         self._namespace = namespace
         self._tables = tables
 
     def enter(self, number: int) -> None:
-        # A root that nothing hangs below may be forgotten, so it is looked up each time.
-        root = self._tree.root(self._namespace)
-        self._lookahead.enter(number, root, self._tables[number])
+        self._lookahead.enter(number, self._namespace, self._tables[number])
 
     def leave(self, number: int) -> None:
         self._lookahead.leave(number)
@@ -71,14 +66,9 @@ class WholeFuture(QueueFuture):
     def set_order(self, numbers: Sequence[Hashable]) -> None: ...
 
 
-def has_lookahead() -> bool:
-    """Whether this version of the cache can look ahead."""
-    return importlib.util.find_spec("depcache.cache.lookahead") is not None
-
-
 def make_future(tree: KVTree, namespace: Hashable, tables: Sequence[SegmentTable]) -> Future:
     """What the policy of `tree` may know."""
-    if not getattr(tree.policy, "looks_ahead", False) or not has_lookahead():
+    if not tree.policy.looks_ahead:
         return NoFuture()
     kind = WholeFuture if tree.policy.name == OFFLINE else QueueFuture
     return kind(tree, namespace, tables)

@@ -67,7 +67,7 @@ def looks_ahead(policy: str) -> bool:
 
 
 def _policies() -> dict[str, object]:
-    return dict(getattr(policies, "POLICIES", None) or policies.EVICTION_POLICIES)
+    return dict(policies.POLICIES)
 
 
 def to_tokens(gb: float) -> int:
