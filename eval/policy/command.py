@@ -28,10 +28,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from depcache.errors import ConfigError
-from depcache.plan.schedule import MAX_PASSED, SCHEDULERS
+from depcache.plan.schedule import FCFS, MAX_PASSED, SCHEDULERS
 from eval.policy.graph import write_made_graph
 from eval.policy.matrix import (
-    FCFS,
     TOKEN_BYTES,
     Cell,
     Grid,

@@ -14,6 +14,8 @@ from depcache.plan.segments import SegmentTable
 OFFLINE = "belady"
 """The policy that knows the whole workload, in its order of arrival."""
 
+LOOKAHEAD = "depcache.plan.lookahead"
+
 
 class Future(Protocol):
     """Told of the queue as it changes."""
@@ -39,16 +41,13 @@ class QueueFuture:
     """The waiting queue, in the scheduler's order."""
 
     def __init__(self, tree: KVTree, namespace: Hashable, tables: Sequence[SegmentTable]) -> None:
-        module = importlib.import_module("depcache.cache.lookahead")
+        module = importlib.import_module(LOOKAHEAD)
         self._lookahead: Any = module.Lookahead(tree)
-        self._tree = tree
         self._namespace = namespace
         self._tables = tables
 
     def enter(self, number: int) -> None:
-        # A root that nothing hangs below may be forgotten, so it is looked up each time.
-        root = self._tree.root(self._namespace)
-        self._lookahead.enter(number, root, self._tables[number])
+        self._lookahead.enter(number, self._namespace, self._tables[number])
 
     def leave(self, number: int) -> None:
         self._lookahead.leave(number)
@@ -73,7 +72,7 @@ class WholeFuture(QueueFuture):
 
 def has_lookahead() -> bool:
     """Whether this version of the cache can look ahead."""
-    return importlib.util.find_spec("depcache.cache.lookahead") is not None
+    return importlib.util.find_spec(LOOKAHEAD) is not None
 
 
 def make_future(tree: KVTree, namespace: Hashable, tables: Sequence[SegmentTable]) -> Future:

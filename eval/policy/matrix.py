@@ -11,16 +11,15 @@ from functools import lru_cache
 from pathlib import Path
 
 from depcache.cache import policies
+from depcache.plan.schedule import FCFS
 from depcache.plan.segments import SegmentTable
+from eval.policy.future import OFFLINE
 from eval.policy.prepared import read_prepared
 from eval.policy.replay import Outcome, Replay, Settings
 from eval.policy.workloads import Spec
 
 TOKEN_BYTES = 131_072
 """KV of one token of Llama-3-8B: 32 layers x 8 heads x 128 x (key, value) x 2 bytes."""
-
-FCFS = "fcfs"
-OFFLINE = "belady"
 
 
 @dataclass(frozen=True, slots=True)
