@@ -10,9 +10,7 @@ from typing import Any, Protocol
 
 from depcache.cache.tree import KVTree
 from depcache.plan.segments import SegmentTable
-
-OFFLINE = "belady"
-"""The policy that knows the whole workload, in its order of arrival."""
+from eval.policy.policies import OFFLINE
 
 LOOKAHEAD = "depcache.plan.lookahead"
 

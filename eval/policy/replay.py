@@ -23,13 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from depcache.cache.node import TOKEN_BYTES, Node
-from depcache.cache.policies import make_policy
 from depcache.cache.tree import KVTree
 from depcache.errors import ConfigError
 from depcache.plan.request import RequestPlan, plan_request
 from depcache.plan.schedule import MAX_PASSED, make_scheduler
 from depcache.plan.segments import SegmentTable
 from eval.policy.future import make_future
+from eval.policy.policies import make_policy
 from eval.policy.slots import Slots
 
 NAMESPACE = ("", "tree")

@@ -17,8 +17,8 @@ from typing import Any
 from rich.table import Table
 
 from depcache.plan.schedule import FCFS
-from eval.policy.future import OFFLINE
 from eval.policy.matrix import Cell
+from eval.policy.policies import OFFLINE
 from eval.policy.replay import Outcome
 
 Row = dict[str, Any]

@@ -17,7 +17,7 @@ from depcache.errors import ConfigError
 from depcache.plan.segments import SegmentTable
 from eval.__main__ import main
 from eval.policy.graph import write_made_graph
-from eval.policy.matrix import looks_ahead, policy_names
+from eval.policy.policies import OFFLINE, POLICIES, looks_ahead
 from eval.policy.prepared import Prepared, count_working_set, read_prepared
 from eval.policy.replay import Outcome, Replay, Settings
 from eval.policy.slots import Slots
@@ -78,7 +78,7 @@ def test_without_bounds_every_token_is_missed_once(tables: list[SegmentTable]) -
 
 
 @pytest.mark.parametrize("scheduler", ["fcfs", "ldm", "lsp"])
-@pytest.mark.parametrize("policy", policy_names())
+@pytest.mark.parametrize("policy", POLICIES)
 def test_no_slot_is_lost_and_the_same_run_gives_the_same_figures(
     tables: list[SegmentTable], policy: str, scheduler: str
 ) -> None:
@@ -108,7 +108,7 @@ def test_no_slot_is_lost_and_the_same_run_gives_the_same_figures(
     assert 0 < first.hit_rate < 1
 
 
-@pytest.mark.parametrize("policy", [p for p in policy_names() if p == "belady"])
+@pytest.mark.parametrize("policy", [p for p in POLICIES if p == OFFLINE])
 def test_the_bound_grows_with_the_capacity_and_is_above_all(
     tables: list[SegmentTable], policy: str
 ) -> None:
@@ -119,11 +119,11 @@ def test_the_bound_grows_with_the_capacity_and_is_above_all(
         # Segments are of different sizes and leaves go first, so it is no exact optimum.
         assert bound >= before - 0.01
         before = bound
-        for other in policy_names():
+        for other in POLICIES:
             assert replay(tables, capacity=capacity, policy=other).hit_rate <= bound + 0.02
 
 
-@pytest.mark.parametrize("policy", [p for p in policy_names() if not looks_ahead(p)])
+@pytest.mark.parametrize("policy", [p for p in POLICIES if not looks_ahead(p)])
 def test_the_queue_does_not_matter_to_a_policy_that_does_not_look_at_it(
     tables: list[SegmentTable], policy: str
 ) -> None:
@@ -203,8 +203,8 @@ def test_the_command_writes_rows_and_gains(tmp_path: Path) -> None:
         assert row["seeds"] == [0, 1] and 0 <= row["hit_rate"] <= 1
     fcfs = [row for row in report["rows"] if row["scheduler"] == "fcfs"]
     # Two workloads at two capacities; a queue of two matters only to what looks at it.
-    num_looking = sum(map(looks_ahead, policy_names()))
-    assert len(fcfs) == 4 * (len(policy_names()) + num_looking)
+    num_looking = sum(map(looks_ahead, POLICIES))
+    assert len(fcfs) == 4 * (len(POLICIES) + num_looking)
     assert {row["scheduler"] for row in report["rows"]} == {"fcfs", "ldm", "lsp"}
     assert set(report["gain_points"]) == {"lru", "lfu", "pgdsf"}
     assert "belady_gap_points" in report
