@@ -9,12 +9,13 @@ import sys
 from collections.abc import Sequence
 
 from depcache.errors import DepCacheError
-from eval import retrieval
+from eval import costs, retrieval
 from eval.policy import command as policy
 
 SUBCOMMANDS = {
     "retrieval": (retrieval, "recall, time and tokens of retrieval on sets with a graph"),
     "policy": (policy, "hit rates of replacement policies and schedulers, simulated"),
+    "costs": (costs, "time and memory of matching, eviction, look-ahead and scheduling"),
 }
 """Name to a module with `add_arguments(parser)` and `run(args) -> exit code`, and its help."""
 

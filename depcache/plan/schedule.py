@@ -22,6 +22,8 @@ from depcache.plan.sharing import Sharing
 MAX_PASSED = 64
 """Default bound on how often a request is passed over."""
 
+FCFS = "fcfs"
+
 IntArray = NDArray[np.int64]
 
 
@@ -55,7 +57,7 @@ class Scheduler:
     max_passed  a request is passed over at most this often; 0 keeps the order of arrival
     """
 
-    name = "fcfs"
+    name = FCFS
 
     def __init__(self, tree: KVTree, *, max_passed: int = MAX_PASSED) -> None:
         if max_passed < 0:
@@ -80,17 +82,20 @@ class Scheduler:
         waiter = self._queue[name] = _Waiter(name, namespace, table)
         self._entered(waiter)
 
-    def start(self, name: Hashable) -> None:
-        """A waiting request begins to run; those that came before it are passed over."""
+    def start(self, name: Hashable, matched: Sequence[int] | None = None) -> None:
+        """A waiting request begins to run; those that came before it are passed over.
+
+        matched  as in its `RequestPlan`: it will add nothing to the tree but the rest
+        """
         for waiter in self._queue.values():
             if waiter.name == name:
                 break
             waiter.passed += 1
         waiter = self._running[name] = self._queue.pop(name)
-        self._started(waiter)
+        self._started(waiter, matched)
 
     def finish(self, name: Hashable) -> None:
-        """A running request ended, in whatever way; what it computed is in the tree."""
+        """A request that was started adds nothing more to the tree: cached, ended or aborted."""
         self._finished(self._running.pop(name))
 
     def leave(self, name: Hashable) -> None:
@@ -109,7 +114,7 @@ class Scheduler:
 
     def _entered(self, waiter: _Waiter) -> None: ...
 
-    def _started(self, waiter: _Waiter) -> None: ...
+    def _started(self, waiter: _Waiter, matched: Sequence[int] | None) -> None: ...
 
     def _finished(self, waiter: _Waiter) -> None: ...
 
@@ -163,18 +168,21 @@ class LongestDependencyMatch(_Reordering):
     """The request of which the tree holds the most tokens goes first.
 
     Counting what the tree holds of a request is O(its segments), so it is done for those only
-    that can win. Between two counts a request gains at most the tokens that it shares with the
-    requests that ran meanwhile (evictions take, they do not give): old count + gain is a bound,
-    and the best bound is counted again until the best is a count of now.
+    that can win. Between two counts a request gains at most what it shares with the missed
+    tokens of those that ran meanwhile (evictions take, they do not give). So old count + gain
+    is a bound, and the best bound is counted again until the best is a count of now.
     Tokens that come into the tree in another way are seen at the next count.
     """
 
     name = "ldm"
 
-    def _started(self, waiter: _Waiter) -> None:
-        shared = self._sharing.shared[waiter.row]
+    def _started(self, waiter: _Waiter, matched: Sequence[int] | None) -> None:
+        if matched is None:
+            gains = self._sharing.shared[waiter.row]
+        else:
+            gains = self._sharing.count_missing(waiter.namespace, waiter.table, matched)
         for other in self._queue.values():
-            other.gained += int(shared[other.row])
+            other.gained += int(gains[other.row])
 
     def _finished(self, waiter: _Waiter) -> None:
         self._sharing.remove(waiter.row)
@@ -221,7 +229,7 @@ class LongestSharedPrefix(_Reordering):
         super().__init__(tree, max_passed=max_passed)
         self._last: _Waiter | None = None  # started last; it stays a member until the next
 
-    def _started(self, waiter: _Waiter) -> None:
+    def _started(self, waiter: _Waiter, matched: Sequence[int] | None) -> None:
         if self._last is not None:
             self._sharing.remove(self._last.row)
         self._last = waiter
@@ -279,13 +287,14 @@ def count_held_tokens(root: Node, table: SegmentTable) -> int:
                 if child is None or child.slots is None:
                     break
                 node, used = child, 0
-            rest = node.key[used * TOKEN_BYTES :] if used else node.key
-            wanted = key[at * TOKEN_BYTES : stop * TOKEN_BYTES]
-            size = common_prefix_tokens(rest, wanted)
-            used += size
-            at += size
-            if at < stop and used < node.num_tokens:
+            end = min(stop, at + node.num_tokens - used)
+            size = end - at
+            held = node.key[used * TOKEN_BYTES : (used + size) * TOKEN_BYTES]
+            wanted = key[at * TOKEN_BYTES : end * TOKEN_BYTES]
+            if held != wanted:
+                at += common_prefix_tokens(held, wanted)
                 break
+            at, used = end, used + size
         num_held += at - start
         ends.append((node, used) if at == stop else None)
     return num_held

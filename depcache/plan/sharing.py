@@ -9,9 +9,10 @@ the few different ints on its runs: its cost does not grow with what the others 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from depcache.cache.node import TOKEN_BYTES, common_prefix_tokens, first_token
 from depcache.plan.segments import SegmentTable
@@ -50,7 +51,10 @@ class Sharing:
         return len(self._runs)
 
     def add(self, namespace: Hashable, table: SegmentTable) -> int:
-        """A new member; its row. O(its segments) and its row of `shared`."""
+        """A new member; its row. O(its segments) and its row of `shared`.
+
+        No two siblings of `table` may begin with the same token, as on the wire.
+        """
         if not self._free_rows:
             self._grow()
         row = self._free_rows.pop()
@@ -58,13 +62,10 @@ class Sharing:
         self._runs[row] = runs
         num_tokens: defaultdict[int, int] = defaultdict(int)
         for run in runs:
-            num_tokens[run.holders] += len(run.key)
+            num_tokens[run.holders] += len(run.key) // TOKEN_BYTES
             run.holders |= 1 << row
-        common = np.zeros(len(self.shared), np.int64)
-        for holders, num_bytes in num_tokens.items():
-            for other in _bits(holders):
-                common[other] += num_bytes // TOKEN_BYTES
-        common[row] = sum(num_tokens.values()) // TOKEN_BYTES
+        common = self._by_row(num_tokens)
+        common[row] = sum(num_tokens.values())
         self.shared[row, :] = self.shared[:, row] = common
         return row
 
@@ -79,6 +80,37 @@ class Sharing:
                 del self._roots[namespace]
         self.shared[row, :] = self.shared[:, row] = 0
         self._free_rows.append(row)
+
+    def count_missing(
+        self, namespace: Hashable, table: SegmentTable, matched: Sequence[int]
+    ) -> NDArray[np.int64]:
+        """Tokens of a member that are not cached, by who holds them, too: (rows,) int64.
+
+        matched  per segment of `table` the number of its leading tokens that are cached
+        """
+        root = self._roots.get(namespace) or _Run(b"", None)
+        num_tokens: defaultdict[int, int] = defaultdict(int)
+        ends: list[_Run] = []
+        for start, stop, parent, num_matched in zip(
+            table.starts, table.stops, table.parents, matched, strict=True
+        ):
+            run = root if parent < 0 else ends[parent]
+            at, missing_from = start, start + num_matched
+            while at < stop:
+                run = run.children[table.tokens[at]]
+                at += len(run.key) // TOKEN_BYTES
+                if at > missing_from:
+                    num_tokens[run.holders] += min(at - missing_from, len(run.key) // TOKEN_BYTES)
+            ends.append(run)
+        return self._by_row(num_tokens)
+
+    def _by_row(self, num_tokens: dict[int, int]) -> NDArray[np.int64]:
+        """Tokens by their holders -> (rows,) int64 tokens by holder."""
+        found = np.zeros(len(self.shared), np.int64)
+        for holders, num in num_tokens.items():
+            for row in _bits(holders):
+                found[row] += num
+        return found
 
     def _walk(self, root: _Run, table: SegmentTable) -> list[_Run]:
         """The runs that make up `table`, missing ones added, parents before children."""

@@ -20,7 +20,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +28,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from depcache.errors import ConfigError
-from depcache.plan.schedule import MAX_PASSED, SCHEDULERS
+from depcache.plan.schedule import FCFS, MAX_PASSED, SCHEDULERS
 from eval.policy.graph import write_made_graph
 from eval.policy.matrix import (
-    FCFS,
     TOKEN_BYTES,
     Cell,
     Grid,
     make_cells,
-    policy_names,
     run_cells,
 )
+from eval.policy.policies import POLICIES
 from eval.policy.prepared import read_prepared
 from eval.policy.replay import PRIVATE_TOKENS, Outcome, Settings
 from eval.policy.report import SYNTHETIC, make_rows, make_summary, make_table, write_plot
@@ -66,13 +65,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--cache", type=Path, help="folder to keep prepared workloads in")
     add("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: cores)")
     add("--workloads", nargs="+", help="only these (uniform zipfian temporal chunks_musique ...)")
-    add("--policies", nargs="+", help=f"only these of {', '.join(policy_names())}")
+    add("--policies", nargs="+", help=f"only these of {', '.join(POLICIES)}")
     add("--schedulers", nargs="+", help=f"only these of {', '.join(SCHEDULERS)}")
     add("--scheduled", nargs="+", help="policies that reordering is combined with")
     add("--capacity-gb", type=float, nargs="*", help="GB of Llama-3-8B KV (default 4 8 16)")
     add("--capacity-share", type=float, nargs="*", help="parts of the working set, as 0.01")
     add("--depths", type=int, nargs="+", help="waiting requests; the first is the main one")
-    add("--requests", type=int, help="requests of a workload (default 1500; quick 1000)")
+    add("--requests", type=int, help="requests of a workload (default 1500; quick 600)")
     add("--pool", type=int, default=POOL, help=f"entities that are asked about (default {POOL})")
     add("--share-pool", type=int, default=SHARE_POOL, help=f"for shares (default {SHARE_POOL})")
     add("--seeds", type=int, nargs="+", help="default 0 1 2; quick 0")
@@ -194,7 +193,7 @@ def _run(
 
 def make_grid(args: argparse.Namespace) -> Grid:
     """What is varied; ConfigError for a name that does not exist."""
-    known = policy_names()
+    known = list(POLICIES)
     names = tuple(args.policies or known)
     schedulers = tuple(args.schedulers or SCHEDULERS)
     scheduled = tuple(args.scheduled or (name for name in names if name in ("lru", "lfu", "lacr")))
@@ -208,7 +207,10 @@ def make_grid(args: argparse.Namespace) -> Grid:
     gigabytes = args.capacity_gb if args.capacity_gb is not None else (4.0, 8.0, 16.0)
     if not gigabytes and not shares:
         raise ConfigError("there is no capacity: give --capacity-gb or --capacity-share")
+    # The quick run looks at the schedulers at one capacity only, the middle one.
+    capacities = sorted([*gigabytes, *shares])
     return Grid(
+        scheduled_at=(capacities[len(capacities) // 2],) if args.quick else (),
         gigabytes=tuple(gigabytes),
         shares=tuple(shares),
         policies=names if FCFS in schedulers else (),
@@ -225,10 +227,10 @@ def make_specs(
     kinds = list(args.workloads or SYNTHETIC)
     if not args.workloads and not args.quick and chunks is not None:
         kinds += list_traces(chunks)
-    num_requests = args.requests or (1000 if args.quick else 1500)
+    num_requests = args.requests or (600 if args.quick else 1500)
     specs: list[tuple[Spec, Grid]] = []
-    by_gb = Grid(grid.gigabytes, (), *_rest(grid))
-    by_share = Grid((), grid.shares, *_rest(grid))
+    by_gb = replace(grid, shares=())
+    by_share = replace(grid, gigabytes=())
     for kind in kinds:
         if kind not in SYNTHETIC:
             specs.append((Spec(kind, 0, num_requests), grid))
@@ -239,10 +241,6 @@ def make_specs(
             if grid.shares:
                 specs.append((Spec(kind, args.share_pool, num_requests, seed), by_share))
     return specs
-
-
-def _rest(grid: Grid) -> tuple[Any, ...]:
-    return grid.policies, grid.schedulers, grid.scheduled, grid.depths
 
 
 def find_data(args: argparse.Namespace, cache: Path) -> tuple[Path, Path | None, list[str]]:

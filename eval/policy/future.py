@@ -9,9 +9,7 @@ from typing import Protocol
 from depcache.cache.tree import KVTree
 from depcache.plan.lookahead import Lookahead
 from depcache.plan.segments import SegmentTable
-
-OFFLINE = "belady"
-"""The policy that knows the whole workload, in its order of arrival."""
+from eval.policy.policies import OFFLINE
 
 
 class Future(Protocol):

@@ -10,17 +10,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from depcache.cache import policies
+from depcache.plan.schedule import FCFS
 from depcache.plan.segments import SegmentTable
+from eval.policy.policies import OFFLINE, looks_ahead
 from eval.policy.prepared import read_prepared
 from eval.policy.replay import Outcome, Replay, Settings
 from eval.policy.workloads import Spec
 
 TOKEN_BYTES = 131_072
 """KV of one token of Llama-3-8B: 32 layers x 8 heads x 128 x (key, value) x 2 bytes."""
-
-FCFS = "fcfs"
-OFFLINE = "belady"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +44,7 @@ class Grid:
 
     depths     first the depth of the main table; the others for what depends on it only
     scheduled  policies that the reordering schedulers are combined with
+    scheduled_at  capacities at which they are, in GB or as shares; empty: at all
     """
 
     gigabytes: tuple[float, ...]
@@ -54,20 +53,7 @@ class Grid:
     schedulers: tuple[str, ...]
     scheduled: tuple[str, ...]
     depths: tuple[int, ...]
-
-
-def policy_names() -> list[str]:
-    """Every policy that the cache has."""
-    return list(_policies())
-
-
-def looks_ahead(policy: str) -> bool:
-    """Whether the depth of the queue matters to a policy."""
-    return policy != OFFLINE and bool(getattr(_policies()[policy], "looks_ahead", False))
-
-
-def _policies() -> dict[str, object]:
-    return dict(policies.POLICIES)
+    scheduled_at: tuple[float, ...] = ()
 
 
 def to_tokens(gb: float) -> int:
@@ -83,7 +69,8 @@ def make_cells(
     capacities += [(None, share, int(share * working_set)) for share in grid.shares]
     cells: list[Cell] = []
     for gb, share, capacity in capacities:
-        for policy, scheduler, depth in _variants(grid):
+        is_scheduled = not grid.scheduled_at or (gb or share) in grid.scheduled_at
+        for policy, scheduler, depth in _variants(grid, is_scheduled):
             varied = replace(
                 settings,
                 capacity=capacity,
@@ -95,7 +82,7 @@ def make_cells(
     return cells
 
 
-def _variants(grid: Grid) -> Iterator[tuple[str, str, int]]:
+def _variants(grid: Grid, is_scheduled: bool) -> Iterator[tuple[str, str, int]]:
     """Policy, scheduler and depth; combinations that equal another one are left out."""
     for number, depth in enumerate(grid.depths):
         for policy in grid.policies:
@@ -103,7 +90,7 @@ def _variants(grid: Grid) -> Iterator[tuple[str, str, int]]:
                 yield policy, FCFS, depth
         for scheduler in grid.schedulers:
             # A queue of one cannot be reordered; Belady's future is the order of arrival.
-            if scheduler != FCFS and depth > 1:
+            if is_scheduled and scheduler != FCFS and depth > 1:
                 for policy in grid.scheduled:
                     if policy != OFFLINE:
                         yield policy, scheduler, depth

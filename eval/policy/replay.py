@@ -23,13 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from depcache.cache.node import TOKEN_BYTES, Node
-from depcache.cache.policies import make_policy
 from depcache.cache.tree import KVTree
 from depcache.errors import ConfigError
 from depcache.plan.request import RequestPlan, plan_request
 from depcache.plan.schedule import MAX_PASSED, make_scheduler
 from depcache.plan.segments import SegmentTable
 from eval.policy.future import make_future
+from eval.policy.policies import make_policy
 from eval.policy.slots import Slots
 
 NAMESPACE = ("", "tree")
@@ -110,8 +110,8 @@ class Replay:
         )
         self.future = make_future(self.tree, NAMESPACE, tables)
         self._num_entered = 0
-        # (number, nodes to unlock, private slots), oldest first.
-        self._running: deque[tuple[int, list[Node], NDArray[np.int64]]] = deque()
+        # (nodes to unlock, private slots), oldest first.
+        self._running: deque[tuple[list[Node], NDArray[np.int64]]] = deque()
 
     def run(self) -> Outcome:
         """Every request once."""
@@ -142,19 +142,20 @@ class Replay:
         self.future.set_order(ordered)
         number = ordered[0]
         assert isinstance(number, int)
-        self.scheduler.start(number)
         self.future.leave(number)
         table = self.tables[number]
         while len(self._running) >= self.settings.num_running:
             self._finish()
         plan = plan_request(self.tree, self.tree.root(NAMESPACE), table)
         self.tree.lock(plan.nodes)
+        self.scheduler.start(number, plan.matched)
         while not self._make_room(plan.num_missed + self.settings.private_tokens):
             self._finish()
         self.tree.touch(plan.nodes)
         nodes = [*plan.nodes, *self._insert(plan, table)]
+        self.scheduler.finish(number)
         private = self.slots.take(self.settings.private_tokens)
-        self._running.append((number, nodes, private))
+        self._running.append((nodes, private))
         num_system = _system_len(table)
         num_system_hits = plan.matched[0] if num_system else 0
         return plan.num_hits - num_system_hits, table.task_start - num_system
@@ -162,7 +163,7 @@ class Replay:
     def check(self) -> None:
         """RuntimeError if a slot is lost or held twice; for tests."""
         self.tree.check()
-        private = sum(len(slots) for _, _, slots in self._running)
+        private = sum(len(slots) for _, slots in self._running)
         held = self.slots.num_free + self.tree.num_tokens + private
         if held != self.slots.capacity:
             raise RuntimeError(f"{held} slots are held or free, but {self.slots.capacity} exist")
@@ -207,10 +208,9 @@ class Replay:
 
     def _finish(self) -> None:
         """The oldest running request ends."""
-        number, nodes, private = self._running.popleft()
+        nodes, private = self._running.popleft()
         self.tree.unlock(nodes)
         self.slots.give([private])
-        self.scheduler.finish(number)
 
 
 def _system_len(table: SegmentTable) -> int:

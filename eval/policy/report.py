@@ -16,7 +16,9 @@ from typing import Any
 
 from rich.table import Table
 
-from eval.policy.matrix import FCFS, OFFLINE, Cell
+from depcache.plan.schedule import FCFS
+from eval.policy.matrix import Cell
+from eval.policy.policies import OFFLINE
 from eval.policy.replay import Outcome
 
 Row = dict[str, Any]
