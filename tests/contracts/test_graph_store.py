@@ -228,6 +228,65 @@ def test_many_hubs_at_once_share_the_bound(
     assert near == store.neighbours([f"hub{i}" for i in range(4)], 5)
 
 
+def test_asking_again_gives_what_the_graph_holds_now(make_store: StoreMaker) -> None:
+    store = make_store()
+    rng = random.Random(1)
+    expected: set[tuple[str, str, str]] = set()
+    for _ in range(30):
+        batch = {(f"n{rng.randrange(9)}", "r", f"n{rng.randrange(9)}") for _ in range(4)}
+        if rng.random() < 0.5:
+            store.upsert(sorted(batch))
+            expected |= batch
+        else:
+            store.remove(sorted(batch))
+            expected -= batch
+        asked = [f"n{rng.randrange(9)}" for _ in range(5)]
+        for bound in (None, 2, 100):
+            near = store.neighbours(asked, bound)
+            ends = {name for h, _, t in expected for name in (h, t)}
+            assert list(near) == [name for name in dict.fromkeys(asked) if name in ends]
+            for name, found in near.items():
+                if not found.is_sampled:
+                    assert list(found.edges) == edges_ref(expected, name)
+            if rng.random() < 0.2:
+                store.forget()
+            assert store.neighbours(asked, bound) == near
+
+
+@pytest.mark.falkordb
+def test_what_another_process_writes_is_seen_and_so_is_a_graph_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "graph.db"
+    with open_store(path) as one, open_store(path) as two:
+        one.upsert([("a", "r", "b")])
+        assert len(one.neighbours(["a"])["a"].edges) == 1
+        two.upsert([("a", "r", "c")])
+        assert len(one.neighbours(["a"])["a"].edges) == 2
+        version = one.version()
+        two._client.execute_command("GRAPH.DELETE", "depcache")  # pyright: ignore
+        two._is_indexed = False  # pyright: ignore
+        two.upsert([("a", "r", "d")])
+        two.upsert([("a", "r", "e")])
+        assert one.version() != version
+        assert [edge.entity for edge in one.neighbours(["a"])["a"].edges] == ["d", "e"]
+
+
+def test_a_sample_does_not_depend_on_what_was_asked_before(
+    make_store: StoreMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("depcache.graph.networkx_store.MAX_SCANNED_EDGES", 60)
+    monkeypatch.setattr("depcache.graph.falkordb_store.MAX_SCANNED_EDGES", 60)
+    store = make_store()
+    triples = [(f"hub{i}", "r", f"n{j}") for i in range(4) for j in range(10 + 20 * i)]
+    store.upsert(triples)
+    hubs = [f"hub{i}" for i in range(4)]
+    first = store.neighbours(hubs, 5)
+    for some in (hubs[:1], hubs[1:3], hubs):
+        alone = store.neighbours(some, 5)
+        store.forget()
+        assert store.neighbours(some, 5) == alone
+    assert store.neighbours(hubs, 5) == first
+
+
 def test_a_hub_with_100_000_edges_is_sampled_and_says_so(store: GraphStore) -> None:
     store.upsert(("hub", f"r{i % 7}", f"n{i}") for i in range(100_000))
     near = store.neighbours(["hub"], 1000)["hub"]
