@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import time
 from collections.abc import Iterator
@@ -184,19 +185,20 @@ def build(
 
     chunks = list(make_chunks(_read_documents(files), max_tokens=chunk_tokens))
     extractor = OpenAIExtractor(server, model, api_key=api_key)
-    with _make_progress() as progress:
-        task = progress.add_task("chunks", total=len(chunks))
-        found = extract_all(
-            chunks,
-            extractor,
-            state=state,
-            num_workers=workers,
-            on_progress=lambda done: progress.update(task, completed=done),
-        )
-    if out is not None:
-        lines = [json.dumps(triple, ensure_ascii=False) + "\n" for triple in found.triples]
-        write_text(out, "".join(lines))
+    # The graph first: that it is down should not be found out after hours of extraction.
     with open_store(graph) as store:
+        with _make_progress() as progress:
+            task = progress.add_task("chunks", total=len(chunks))
+            found = extract_all(
+                chunks,
+                extractor,
+                state=state,
+                num_workers=workers,
+                on_progress=lambda done: progress.update(task, completed=done),
+            )
+        if out is not None:
+            lines = [json.dumps(triple, ensure_ascii=False) + "\n" for triple in found.triples]
+            write_text(out, "".join(lines))
         change = store.upsert(found.triples)
         url = store.url
     answer = {
@@ -269,14 +271,14 @@ def _read_documents(files: list[Path]) -> Iterator[tuple[str, str]]:
 
 
 def _count_lines(file: Path) -> int | None:
-    """Lines of a file that is not packed, to show how far a load is."""
-    if file.suffix.lower() in (".gz", ".graphml"):
+    """Lines of a file, to show how far a load is; None where lines are no triples."""
+    if file.suffix.lower() == ".graphml":
         return None
     try:
-        with file.open("rb") as lines:
+        with gzip.open(file, "rb") if file.suffix.lower() == ".gz" else file.open("rb") as lines:
             return sum(1 for _ in lines)
-    except OSError:
-        return None
+    except (OSError, EOFError):
+        return None  # reading the triples will say what is wrong
 
 
 def _read_aliases(file: Path) -> dict[str, list[str]]:

@@ -42,7 +42,7 @@ def test_the_block_blocks():
         "depcache.cli.main",
         "depcache.cli.doctor",
         "depcache.demo.run",
-        "depcache.demo.retrieval",
+        "depcache.demo.graph",
         "depcache.demo.server",
         "depcache.graph",
         "depcache.graph.extraction",
