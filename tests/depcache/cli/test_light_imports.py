@@ -47,6 +47,7 @@ def test_the_block_blocks():
         "depcache.graph",
         "depcache.graph.extraction",
         "depcache.graph.falkordb_store",
+        "depcache.graph.minilm",
         "depcache.graph.networkx_store",
         "depcache.graph.retrieval",
         "flashinfer_masks",
