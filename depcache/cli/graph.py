@@ -175,6 +175,9 @@ def build(
     ] = Path("depcache-build.jsonl"),
     chunk_tokens: Annotated[int, typer.Option(min=1, help="Words and signs per chunk.")] = 512,
     workers: Annotated[int, typer.Option(min=1, help="Chunks read at a time.")] = 4,
+    max_tokens: Annotated[
+        int, typer.Option(min=1, help="Longest answer for one chunk, in tokens.")
+    ] = 2048,
     out: Annotated[
         Path | None, typer.Option(help="Write the triples to this .jsonl file, too.")
     ] = None,
@@ -184,7 +187,7 @@ def build(
     from depcache.graph.extraction import OpenAIExtractor, extract_all, make_chunks
 
     chunks = list(make_chunks(_read_documents(files), max_tokens=chunk_tokens))
-    extractor = OpenAIExtractor(server, model, api_key=api_key)
+    extractor = OpenAIExtractor(server, model, api_key=api_key, max_tokens=max_tokens)
     # The graph first: that it is down should not be found out after hours of extraction.
     with open_store(graph) as store:
         with _make_progress() as progress:
@@ -230,13 +233,16 @@ def build(
 
 
 def _make_progress() -> Progress:
+    """A bar on stderr; nothing at all where that is no terminal."""
+    console = make_console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=make_console(stderr=True),
+        console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
 
 

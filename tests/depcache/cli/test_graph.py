@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ pytest.importorskip("rapidfuzz", reason="needs the extra `graph`")
 from depcache.cli import ask, main
 from depcache.graph import open_store
 from tests.depcache.client.fake_server import REPORT, FakeServer, chat_chunks, named_paths
+from tests.helpers.chat_server import start_chat_server
 
 LINES = "Ann Lee\tborn in\tOslo\nOslo\tis in\tNorway\nbad line\nAnn Lee\twrote\tBlue [b]\n"
 
@@ -201,29 +203,45 @@ def test_ask_without_facts_does_not_blame_the_server(
     assert "without DepCache" not in text
 
 
-def test_build_extracts_and_loads(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content = json.dumps({"triples": [{"head": "Ann", "relation": "wrote", "tail": "Blue"}]})
+def test_build_extracts_and_loads(call: Call, tmp_path: Path) -> None:
+    busy = [503, 429]
 
-    def reply(*_: object, **__: object) -> httpx.Response:
-        request = httpx.Request("POST", "http://x")
-        return httpx.Response(
-            200, json={"choices": [{"message": {"content": content}}]}, request=request
-        )
+    def answer(body: dict) -> tuple[int, str]:
+        if busy:
+            return busy.pop(), "busy"
+        text = body["messages"][-1]["content"]
+        if "nonsense" in text:
+            return 200, "I would rather not."
+        found = re.findall(r"(\w+) wrote (\w+)", text)
+        rows = [{"head": head, "relation": "wrote", "tail": tail} for head, tail in found]
+        return 200, json.dumps({"triples": rows})
 
-    monkeypatch.setattr(httpx.Client, "post", reply)
-    (tmp_path / "a.txt").write_text("Ann wrote Blue.")
-    (tmp_path / "b.jsonl").write_text('{"title": "B", "text": "Blue is by Ann."}\n')
+    (tmp_path / "a.txt").write_text("Ann wrote Blue. Bob wrote Red.")
+    lines = [{"title": "B", "text": "Ann wrote Blue."}, {"title": "C", "text": "nonsense"}]
+    (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, lines)))
     out = tmp_path / "triples.jsonl"
     arguments = ["graph", "build", tmp_path / "a.txt", tmp_path / "b.jsonl", "--out", out]
     arguments += ["--graph", "networkx:", "--state", tmp_path / "state.jsonl", "--json"]
-    code, text, _ = call(*arguments)
-    answer = json.loads(text)
-    assert code == 0
-    assert (answer["chunks"], answer["triples"], answer["added"]) == (2, 1, 1)
-    assert set(open_store(out).triples()) == {("Ann", "wrote", "Blue")}
-    assert json.loads(call(*arguments)[1])["resumed"] == 2
+    with start_chat_server(answer) as (url, bodies):
+        code, text, _ = call(*arguments, "--server", url, "--model", "m")
+        first = json.loads(text)
+        assert code == 0
+        assert (first["chunks"], first["triples"], first["added"]) == (3, 2, 2)
+        assert first["bad_chunks"] == len(first["problems"]) == 1
+        assert set(open_store(out).triples()) == {("Ann", "wrote", "Blue"), ("Bob", "wrote", "Red")}
+        # Two were turned away, and what cannot be used is asked for twice.
+        assert len(bodies) == 3 + 2 + 1
+        assert all(body["model"] == "m" and body["response_format"] for body in bodies)
+        assert json.loads(call(*arguments, "--server", url)[1])["resumed"] == 3
+        assert len(bodies) == 6
     (tmp_path / "b.jsonl").write_text("no JSON")
     code, _, error = call(*arguments)
     assert code == 2 and "line 1" in error
+
+
+def test_build_refuses_what_the_server_refuses(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Ann wrote Blue.")
+    arguments = ["graph", "build", tmp_path / "a.txt", "--state", tmp_path / "s", "--graph"]
+    with start_chat_server(lambda _: (400, "no such model")) as (url, _):
+        code, _, error = call(*arguments, "networkx:", "--server", url)
+    assert code == 2 and "no such model" in error and error.count("\n") == 1
