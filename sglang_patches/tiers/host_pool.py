@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SGLang's host KV pool, made to fit: checked before it is allocated, and usable without a GPU.
+
+Buffer layout is SGLang's `page_first`: (2, num_tokens, layers, heads, head_dim), keys then
+values. One token's keys of all layers are one run of bytes, which is what a disk wants.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+from sglang.srt.mem_cache.pool_host import base
+from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
+
+from depcache.errors import ConfigError
+
+LAYOUT = "page_first"
+GB = 1_000_000_000  # as SGLang counts --hicache-size
+# Of what is free, this share stays free, up to SGLang's own reserve. SGLang keeps 10 GB
+# whatever the machine has, which is all of a small one.
+RESERVED_SHARE = 0.25
+# Rows are copied in pieces that stay in a core's cache between gather and scatter.
+PIECE_BYTES = 1 << 20
+
+
+class HostPool(MHATokenToKVPoolHost):
+    """`MHATokenToKVPoolHost` with page size 1; without a GPU its copies are numpy's."""
+
+    def __init__(self, device_pool: MHATokenToKVPool, num_tokens: int) -> None:
+        """Raise ConfigError when the pool's kind or the memory does not allow it."""
+        refuse_pool(device_pool)
+        self.has_gpu = torch.device(device_pool.device).type != "cpu"
+        num_bytes = num_tokens * bytes_per_token(device_pool)
+        check_memory(num_bytes)
+        with _reserve_of_small_machines():
+            # SGLang takes the size in GB and adds one page to what fits.
+            super().__init__(
+                device_pool,
+                host_to_device_ratio=0.0,
+                host_size=(num_bytes - 0.5 * bytes_per_token(device_pool)) / GB,  # type: ignore[arg-type]
+                page_size=1,
+                layout=LAYOUT,
+                pin_memory=self.has_gpu,
+                device="cpu",
+                pool_label="depcache",
+            )
+        assert self.size == num_tokens
+        self._keys = _as_rows(self.k_buffer)
+        self._values = _as_rows(self.v_buffer)
+        # Columns of one layer in a row of `_keys` or `_values`.
+        self._width = self._keys.shape[1] // self.layer_num
+        self._piece = max(1, PIECE_BYTES // self.size_per_token)
+
+    # -- device and host ---------------------------------------------------------------------
+
+    def copy_from_device(self, device_slots: np.ndarray, host_slots: np.ndarray) -> None:
+        """All layers of `device_slots` into `host_slots`, on a CPU. Slots are int64 (n,)."""
+        for layer in range(self.layer_num):
+            columns = self._columns(layer)
+            for source, target in self._sides(layer):
+                for piece in self._pieces(len(host_slots)):
+                    target[host_slots[piece], columns] = source[device_slots[piece]]
+
+    def copy_to_device(
+        self, host_slots: np.ndarray, device_slots: np.ndarray, layer: int | None
+    ) -> None:
+        """One layer, or all with None, of `host_slots` into `device_slots`, on a CPU."""
+        layers = range(self.layer_num) if layer is None else (layer,)
+        for number in layers:
+            columns = self._columns(number)
+            for target, source in self._sides(number):
+                for piece in self._pieces(len(host_slots)):
+                    target[device_slots[piece]] = source[host_slots[piece], columns]
+
+    def _sides(self, layer: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+        # The device's buffers are looked up anew: SGLang may replace them.
+        return (
+            (_as_rows(self.device_pool.k_buffer[layer]), self._keys),
+            (_as_rows(self.device_pool.v_buffer[layer]), self._values),
+        )
+
+    def _columns(self, layer: int) -> slice:
+        return slice(layer * self._width, (layer + 1) * self._width)
+
+    def _pieces(self, num_rows: int) -> Iterator[slice]:
+        for start in range(0, num_rows, self._piece):
+            yield slice(start, start + self._piece)
+
+    # -- host and bytes ------------------------------------------------------------------------
+
+    def read_rows(self, host_slots: np.ndarray, out: np.ndarray) -> None:
+        """Gather rows into `out`, uint8 (n, bytes_per_token): keys of all layers, then values."""
+        index = torch.from_numpy(host_slots)
+        half = out.shape[1] // 2
+        target = torch.from_numpy(out)
+        # index_select with `out` is several times faster than any other gather here.
+        torch.index_select(_as_bytes(self.k_buffer), 0, index, out=target[:, :half])
+        torch.index_select(_as_bytes(self.v_buffer), 0, index, out=target[:, half:])
+
+    def write_rows(self, host_slots: np.ndarray, rows: np.ndarray) -> None:
+        """Scatter rows as `read_rows` gathers them."""
+        half = rows.shape[1] // 2
+        self._keys[host_slots] = rows[:, :half].view(self._keys.dtype)
+        self._values[host_slots] = rows[:, half:].view(self._values.dtype)
+
+
+def bytes_per_token(device_pool: MHATokenToKVPool) -> int:
+    """Bytes of one token's keys and values over all layers."""
+    element_bytes = device_pool.store_dtype.itemsize
+    row = device_pool.head_num * device_pool.head_dim * device_pool.layer_num
+    return 2 * row * element_bytes
+
+
+def refuse_pool(device_pool: Any) -> None:
+    """Raise ConfigError for a device pool whose rows are not plain (heads, head_dim) rows."""
+    found = None
+    if not isinstance(device_pool, MHATokenToKVPool):
+        found = f"a {type(device_pool).__name__}"
+    elif device_pool.page_size != 1:
+        found = f"page size {device_pool.page_size}"
+    elif device_pool.head_dim != device_pool.v_head_dim:
+        found = f"keys of {device_pool.head_dim} and values of {device_pool.v_head_dim} channels"
+    elif device_pool.is_quantized_kv_cache:
+        found = "a quantized KV cache, whose scales are kept apart"
+    elif device_pool.kv_cache_layout != "nhd":
+        found = f"the KV layout {device_pool.kv_cache_layout!r}"
+    elif device_pool.layer_shard_enabled:
+        found = "layers spread over ranks"
+    if found:
+        raise ConfigError(
+            f"the host and disk tiers cannot keep this server's KV: it has {found}; "
+            "set host_gb and disk_gb to 0, or start SGLang with a plain KV cache"
+        )
+
+
+def check_memory(num_bytes: int) -> None:
+    """Raise ConfigError unless `num_bytes` fit into memory and leave a reserve."""
+    available = psutil.virtual_memory().available
+    usable = max(available - _reserve(available), 0)
+    if num_bytes > usable:
+        raise ConfigError(
+            f"host_gb asks for {num_bytes / GB:.2f} GB, but {available / GB:.2f} GB of memory are "
+            f"available and {_reserve(available) / GB:.2f} GB of them stay free: "
+            f"use at most {usable / GB:.2f}"
+        )
+
+
+def _reserve(available: int) -> int:
+    return min(base.HICACHE_HOST_MEMORY_RESERVE_BYTES, int(available * RESERVED_SHARE))
+
+
+@contextlib.contextmanager
+def _reserve_of_small_machines() -> Iterator[None]:
+    # A module constant is the only way to tell SGLang; it is back before anyone else looks.
+    kept = base.HICACHE_HOST_MEMORY_RESERVE_BYTES
+    base.HICACHE_HOST_MEMORY_RESERVE_BYTES = min(
+        kept, int(psutil.virtual_memory().available * RESERVED_SHARE)
+    )
+    try:
+        yield
+    finally:
+        base.HICACHE_HOST_MEMORY_RESERVE_BYTES = kept
+
+
+def _as_bytes(buffer: torch.Tensor) -> torch.Tensor:
+    """(n, ...) as uint8 (n, bytes of a row); the same memory."""
+    return buffer.reshape(buffer.shape[0], -1).view(torch.uint8)
+
+
+def _as_rows(buffer: torch.Tensor) -> np.ndarray:
+    """(n, ...) as numpy rows of the widest integer that fits, which copies fastest."""
+    rows = _as_bytes(buffer).numpy() if buffer.device.type == "cpu" else np.empty((1, 0), np.uint8)
+    return rows.view(np.int64) if rows.shape[1] % 16 == 0 else rows
