@@ -19,6 +19,7 @@ from sglang.srt.mem_cache.pool_host import base
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 
 from depcache.errors import ConfigError
+from sglang_patches.tiers.value import RowShape
 
 LAYOUT = "page_first"
 GB = 1_000_000_000  # as SGLang counts --hicache-size
@@ -115,6 +116,18 @@ def bytes_per_token(device_pool: MHATokenToKVPool) -> int:
     element_bytes = device_pool.store_dtype.itemsize
     row = device_pool.head_num * device_pool.head_dim * device_pool.layer_num
     return 2 * row * element_bytes
+
+
+def row_shape(device_pool: MHATokenToKVPool) -> RowShape:
+    """What one token's row is made of, for the fingerprint and the disk tier."""
+    return RowShape(
+        num_layers=device_pool.layer_num,
+        num_heads=device_pool.head_num,
+        head_dim=device_pool.head_dim,
+        dtype=str(device_pool.dtype).removeprefix("torch."),
+        element_bytes=device_pool.store_dtype.itemsize,
+        start_layer=device_pool.start_layer,
+    )
 
 
 def refuse_pool(device_pool: Any) -> None:

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real SGLang pools on a CPU, filled with random bits."""
+"""Real SGLang pools on a CPU, filled with random bits; nodes and values for the disk tier."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+
+from sglang_patches.tiers.disk import DiskTier, Finished
+from sglang_patches.tiers.fingerprint import Fingerprint
+from sglang_patches.tiers.value import DiskRef, Entry, RowShape
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -40,3 +44,62 @@ def bits(pool: MHATokenToKVPool, slots: np.ndarray) -> np.ndarray:
 def scattered(rng: np.random.Generator, num: int, out_of: int) -> np.ndarray:
     """`num` different slots in no order; never slot 0, SGLang's padding."""
     return rng.permutation(out_of)[:num].astype(np.int64) + 1
+
+
+def make_rows(rng: np.random.Generator, num: int, num_bytes: int) -> np.ndarray:
+    """Random rows, uint8 (num, num_bytes)."""
+    return rng.integers(0, 256, (num, num_bytes), dtype=np.uint8)
+
+
+ROWS = RowShape(
+    num_layers=2, num_heads=1, head_dim=4, dtype="float32", element_bytes=4, start_layer=0
+)
+
+
+def make_print(**facts: str) -> Fingerprint:
+    """A fingerprint of made-up facts."""
+    return Fingerprint({"config": "c", "weights": "w", **facts}, ROWS)
+
+
+def make_entry(
+    fingerprint: Fingerprint,
+    path: list[int],
+    num_own: int,
+    *,
+    namespace: tuple[str | None, str] = (None, "tree"),
+) -> Entry:
+    """A node at the end of `path`; home as in layout `tree`."""
+    raw = np.array(path, "<i4").tobytes()
+    digest = fingerprint.namespace_digest(namespace)
+    return Entry(digest, raw, num_own, home=len(path) - num_own)
+
+
+def store_all(tier: DiskTier, nodes: list[tuple[Entry, np.ndarray]]) -> list[DiskRef]:
+    """Store and wait; every one must succeed."""
+    tickets = [tier.store(entry, rows) for entry, rows in nodes]
+    done = {one.ticket: one for one in tier.drain(30)}
+    refs = [done[ticket].ref for ticket in tickets if ticket is not None]
+    assert len(refs) == len(nodes)
+    assert all(ref is not None for ref in refs)
+    return [ref for ref in refs if ref is not None]
+
+
+def load_one(tier: DiskTier, ref: DiskRef, entry: Entry) -> Finished:
+    """Load and wait; a miss at once counts as finished."""
+    path = entry.path[: 4 * ref.path_len]
+    ticket = tier.load(ref, path, entry.namespace)
+    if ticket is None:
+        return Finished(0, "load", False, "at once", ref)
+    (finished,) = tier.drain(30)
+    assert finished.ticket == ticket
+    return finished
+
+
+class Clock:
+    """Time that moves when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
