@@ -388,7 +388,7 @@ class DiskTier:
                 reason = "cleared"
         if reason:
             self.dropped[reason] += 1
-            return Finished(tag.ticket, "store", False, reason, None, is_gone=True, seconds=seconds)
+            return Finished(tag.ticket, "store", False, reason, None, seconds=seconds)
         self.counters["stored"] += 1
         self.counters["stored_bytes"] += tag.num_bytes
         return Finished(
