@@ -81,9 +81,10 @@ class HostPool(MHATokenToKVPoolHost):
 
     def _sides(self, layer: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
         # The device's buffers are looked up anew: SGLang may replace them.
+        pool: Any = self.device_pool
         return (
-            (_as_rows(self.device_pool.k_buffer[layer]), self._keys),
-            (_as_rows(self.device_pool.v_buffer[layer]), self._values),
+            (_as_rows(pool.k_buffer[layer]), self._keys),
+            (_as_rows(pool.v_buffer[layer]), self._values),
         )
 
     def _columns(self, layer: int) -> slice:

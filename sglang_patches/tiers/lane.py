@@ -27,15 +27,17 @@ class Job:
     run_s   seconds it may run
     wait_s  seconds it may wait and run together
     tag     for the caller
+    state, lane   belong to the lane that the job was submitted to
     """
 
     __slots__ = (
-        "_lane",
-        "_state",
+        "is_forced",
+        "lane",
         "outcome",
         "run_s",
         "seconds_run",
         "started",
+        "state",
         "submitted",
         "tag",
         "wait_s",
@@ -51,8 +53,9 @@ class Job:
         self.started: float | None = None
         self.seconds_run: float | None = None  # None when it never ran
         self.outcome: Any = None
-        self._state = _WAITING
-        self._lane: Lane | None = None
+        self.is_forced = False
+        self.state = _WAITING
+        self.lane: Lane | None = None
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
@@ -62,19 +65,19 @@ class Job:
             yield
         finally:
             with self._its_lane.lock:
-                self._state = _RUNNING
+                self.state = _RUNNING
 
     def settle(self) -> None:
         """Cannot be given up any more: its result counts. Raises GivenUpError if it was before."""
         with self._its_lane.lock:
-            if self._state == _OVER:
+            if self.state == _OVER:
                 raise GivenUpError
-            self._state = _HOLDING
+            self.state = _HOLDING
 
     @property
     def _its_lane(self) -> Lane:
-        assert self._lane is not None, "the job was never submitted"
-        return self._lane
+        assert self.lane is not None, "the job was never submitted"
+        return self.lane
 
 
 class Lane:
@@ -101,6 +104,7 @@ class Lane:
         self._over: deque[Job] = deque()
         self._num_threads = 0
         self._num_stuck = 0
+        self._num_bounded = 0  # waiting jobs that the limit counts
         self._is_closed = False
         self._next_late = float("inf")  # no waiting job is late before this time
 
@@ -117,9 +121,11 @@ class Lane:
     def submit(self, job: Job, *, is_forced: bool = False) -> bool:
         """False when the queue is full (never when forced) or the lane is closed."""
         with self.lock:
-            if self._is_closed or (not is_forced and len(self._waiting) >= self._max_waiting):
+            if self._is_closed or (not is_forced and self._num_bounded >= self._max_waiting):
                 return False
-            job._lane = self
+            job.is_forced = is_forced
+            self._num_bounded += not is_forced
+            job.lane = self
             job.submitted = self._clock()
             self._next_late = min(self._next_late, job.submitted + job.wait_s)
             self._waiting.append(job)
@@ -151,7 +157,7 @@ class Lane:
 
     def _give_up(self) -> None:
         now = self._clock()
-        for job in [job for job in self._running if job._state == _RUNNING]:
+        for job in [job for job in self._running if job.state == _RUNNING]:
             began = job.submitted if job.started is None else job.started
             if now - began > job.run_s or now - job.submitted > job.wait_s:
                 self._running.discard(job)
@@ -162,13 +168,14 @@ class Lane:
             late = [job for job in self._waiting if now - job.submitted > job.wait_s]
             for job in late:
                 self._waiting.remove(job)
+                self._num_bounded -= not job.is_forced
                 self._finish(job, TimeoutError(f"not begun within {job.wait_s:g} s"))
             ends = (job.submitted + job.wait_s for job in self._waiting)
             self._next_late = min(ends, default=float("inf"))
         self._start_threads()
 
     def _finish(self, job: Job, outcome: Any) -> None:
-        job._state = _OVER
+        job.state = _OVER
         job.outcome = outcome
         if job.started is not None:
             job.seconds_run = self._clock() - job.started
@@ -193,8 +200,9 @@ class Lane:
                         return
                     self._changed.wait()
                 job = self._waiting.popleft()
+                self._num_bounded -= not job.is_forced
                 job.started = self._clock()
-                job._state = _RUNNING
+                job.state = _RUNNING
                 self._running.add(job)
             try:
                 outcome = job.work(job)

@@ -327,6 +327,17 @@ def test_a_full_queue_drops_and_counts(moody, rng):
     )
 
 
+def test_deletions_never_crowd_out_writes(tmp_path, rng):
+    tier = DiskTier(MARK, tmp_path, MANY, max_waiting_stores=8)
+    refs = [store_all(tier, [make_node(rng, [1, i])])[0] for i in range(40)]
+    for ref in refs:
+        tier.delete(ref)
+    assert all(tier.store(*make_node(rng, [2, i])) is not None for i in range(8))
+    tier.drain(30)
+    assert tier.num_values == 8 and len(list(tier.folder.glob("values/*"))) == 8
+    tier.close()
+
+
 def test_a_payload_that_raises_is_no_exception_of_the_tier(tmp_path):
     tier = DiskTier(MARK, tmp_path, MANY)
 
