@@ -35,10 +35,11 @@ SHAPES: dict[str, dict[str, Any]] = {
 WAIT_S = 300.0
 
 
-def seconds_of(call: Callable[[], Any], repeats: int) -> float:
-    """Median seconds of a call, after one that is not counted."""
+def seconds_of(call: Callable[[], Any], before: Callable[[], Any], repeats: int) -> float:
+    """Median seconds of a call, after one that is not counted; `before` each is not timed."""
     times = []
     for _ in range(repeats + 1):
+        before()
         start = time.perf_counter()
         call()
         times.append(time.perf_counter() - start)
@@ -66,9 +67,12 @@ def measure(name: str, num_nodes: int, num_tokens: int, repeats: int, folder: Pa
     ]
     refs: list[DiskRef] = []
 
-    def store_on_disk() -> None:
+    def empty_disk() -> None:
         for ref in refs:
             disk.delete(ref)
+        disk.drain(WAIT_S)
+
+    def store_on_disk() -> None:
         for entry, slots in zip(entries, parts, strict=True):
             disk.store(entry, lambda out, slots=slots: host.read(slots, out))
         done = disk.drain(WAIT_S)
@@ -96,7 +100,8 @@ def measure(name: str, num_nodes: int, num_tokens: int, repeats: int, folder: Pa
     for hop, call in hops.items():
         if hop == "disk_to_host":
             entry_of = {ref.key: entry for entry, ref in disk.entries()}
-        seconds = seconds_of(call, repeats)
+        before = empty_disk if hop == "host_to_disk" else lambda: None
+        seconds = seconds_of(call, before, repeats)
         rows.append(
             {
                 "shape": name,

@@ -42,6 +42,19 @@ def test_rows_come_back_bit_for_bit(dtype, num_heads, head_dim, num_layers):
     assert not bits(pool, others).any()
 
 
+def test_more_rows_than_fit_in_a_piece_come_back():
+    pool = make_pool(torch.bfloat16, num_tokens=3000, num_heads=8, head_dim=128, num_layers=2)
+    tier = HostTier(pool, 3000 * bytes_per_token(pool))
+    rng = np.random.default_rng(1)
+    source, target = scattered(rng, 1500, 3000), scattered(rng, 1500, 3000)
+    wanted = bits(pool, source)
+    host = rng.permutation(tier.alloc(3000))[:1500]
+    tier.store(source, host)
+    for layer in (None, 0, 1):
+        tier.load(host, target, layer)
+    assert np.array_equal(bits(pool, target), wanted)
+
+
 def test_one_layer_is_loaded_alone():
     pool = make_pool(torch.bfloat16)
     tier = HostTier(pool, 50 * bytes_per_token(pool))
