@@ -42,8 +42,8 @@ class Config(BaseSettings):
     disk_gb: float = Field(
         0, ge=0, description="storage for KV that left main memory, in GB (10^9); 0 is off"
     )
-    disk_path: Path = Field(
-        Path("~/.cache/depcache"),
+    disk_path: str = Field(
+        "~/.cache/depcache",
         description="folder of the disk tier: its list of values, and the values of backend file",
     )
     disk_backend: str = Field(

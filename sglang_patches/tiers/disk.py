@@ -112,7 +112,7 @@ class DiskTier:
             )
         self.capacity_bytes = int(capacity_bytes)
         self.fingerprint = fingerprint
-        self.folder = Path(folder) / fingerprint.name
+        self.folder = Path(folder).expanduser() / fingerprint.name
         self.counters: Counter[str] = Counter()
         self.misses: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
