@@ -32,6 +32,22 @@ class Config(BaseSettings):
         "new_rows",
         description="on a CPU: plain prefills compute their new rows only, or as stock SGLang does",
     )
+    history_weight: float = Field(
+        0.2, ge=0, le=1, description="eviction policy lacr: the share of history, the paper's a"
+    )
+    lookahead: int | None = Field(
+        None,
+        ge=0,
+        description="eviction policy lacr: waiting requests that are looked at; unset: all",
+    )
+    queue_order: Literal["sglang", "ldm", "lsp"] = Field(
+        "sglang",
+        description="order of the waiting queue: as --schedule-policy says, longest dependency "
+        "match, or longest shared prefix",
+    )
+    max_passed: int = Field(
+        64, ge=0, description="queue_order ldm and lsp: how often a request may be passed over"
+    )
     cpu_threads: int = Field(
         0, ge=0, description="threads of the model process on a CPU; 0 uses every core"
     )

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib.util
 import json
 import platform
 import statistics
@@ -33,8 +32,8 @@ from rich.console import Console
 
 from depcache.cache import KVTree
 from depcache.cache.policies import make_policy
-from depcache.plan import SegmentTable
-from depcache.plan.schedule import FCFS, SCHEDULERS, make_scheduler
+from depcache.plan import SCHEDULERS, Lookahead, SegmentTable, make_scheduler
+from depcache.plan.schedule import FCFS
 from eval.micro.match_plan import SYSTEM_LEN, fill, make_paths, make_prompt, measure
 
 NAMESPACE = "benchmark"
@@ -132,11 +131,9 @@ def measure_costs(num_nodes: int, queue_len: int, repeats: int, policy: str) -> 
 
 def measure_lookahead(
     tree: KVTree, requests: list[SegmentTable], queue_len: int
-) -> dict[str, float | None]:
+) -> dict[str, float]:
     """One scheduling step, and the re-registration of the whole queue; then it is empty again."""
-    if importlib.util.find_spec("depcache.plan.lookahead") is None:
-        return {"lookahead_256_ms": None, "lookahead_256_full_ms": None}
-    lookahead = importlib.import_module("depcache.plan.lookahead").Lookahead(tree)
+    lookahead = Lookahead(tree)
     rng = np.random.default_rng(2)
     waiting = list(range(queue_len))
     for number in waiting:

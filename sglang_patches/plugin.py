@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from depcache.cache import EVICTION_POLICIES
 from sglang_patches.version import BACKEND_NAME
 
 _failure: Exception | None = None
@@ -26,6 +27,7 @@ def register() -> None:
 
     if BACKEND_NAME not in registered_radix_cache_backends():
         register_radix_cache_backend(BACKEND_NAME, make_tree_cache)
+    _offer_eviction_policies()
     try:
         from sglang_patches.attention import register_backends
         from sglang_patches.hooks import register_hooks
@@ -35,6 +37,16 @@ def register() -> None:
     except Exception as error:
         _failure = error
         raise
+
+
+def _offer_eviction_policies() -> None:
+    """Let `--radix-eviction-policy` take our names."""
+    from sglang.srt import server_args
+
+    known = server_args.RADIX_EVICTION_POLICY_CHOICES
+    server_args.add_radix_eviction_policy_choices(
+        [name for name in EVICTION_POLICIES if name not in known]
+    )
 
 
 def registration_error() -> Exception | None:

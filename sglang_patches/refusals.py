@@ -11,6 +11,7 @@ import os
 from typing import Any
 
 from depcache.cache import EVICTION_POLICIES
+from depcache.config import load_config
 from depcache.errors import ConfigError
 from sglang_patches.attention import SUPPORTED_BACKENDS
 from sglang_patches.version import BACKEND_NAME
@@ -129,6 +130,20 @@ def find_refusals(server_args: Any) -> list[str]:
             f"--radix-eviction-policy {server_args.radix_eviction_policy!r} is not one of "
             f"{', '.join(EVICTION_POLICIES)}: choose one of these"
         )
+    order = load_config().queue_order
+    if order != "sglang":
+        rivals = {
+            f"--schedule-policy {server_args.schedule_policy}": server_args.schedule_policy
+            not in (None, "fcfs"),
+            "--enable-priority-scheduling": getattr(
+                server_args, "enable_priority_scheduling", False
+            ),
+        }
+        reasons += [
+            f"queue_order {order!r} would undo {flag}: leave one of them out"
+            for flag, is_given in rivals.items()
+            if is_given
+        ]
     for name, why in _FORBIDDEN_VARIABLES.items():
         if os.environ.get(name, "").lower() in ("1", "true", "yes", "on"):
             reasons.append(f"{name} is set, but {why}: unset it")

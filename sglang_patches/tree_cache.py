@@ -34,9 +34,10 @@ from sglang.srt.mem_cache.base_prefix_cache import (
 )
 
 from depcache.cache import Insertion, KVTree, Node, make_policy
-from depcache.cache.node import to_key
+from depcache.cache.node import slots_of, to_key
+from depcache.config import load_config
 from depcache.errors import PromptError
-from depcache.plan import RequestPlan, plan_request
+from depcache.plan import RequestPlan, make_scheduler, plan_request
 from depcache.prompt.wire import PREFIX as WIRE_PREFIX
 from depcache.prompt.wire import WireIds, parse_wire
 from sglang_patches.request_state import (
@@ -47,6 +48,7 @@ from sglang_patches.request_state import (
     RequestState,
     get_state,
 )
+from sglang_patches.waiting_queue import WaitingQueue
 
 logger = logging.getLogger("depcache")
 
@@ -69,7 +71,19 @@ class DepCacheTree(BasePrefixCache):
         self.req_to_token_pool = params.req_to_token_pool
         self.token_to_kv_pool_allocator = params.token_to_kv_pool_allocator
         self.device = self.token_to_kv_pool_allocator.device
-        self.tree = KVTree(make_policy(eviction_policy))
+        config = load_config()
+        options = (
+            {"history_weight": config.history_weight, "window": config.lookahead}
+            if eviction_policy == "lacr"
+            else {}
+        )
+        self.tree = KVTree(make_policy(eviction_policy, **options))
+        scheduler = (
+            None
+            if config.queue_order == "sglang"
+            else make_scheduler(config.queue_order, self.tree, max_passed=config.max_passed)
+        )
+        self.waiting_queue = WaitingQueue(self.tree, self._make_state, scheduler)
         self.counters = {
             "requests": 0,
             "plain_requests": 0,
@@ -91,6 +105,7 @@ class DepCacheTree(BasePrefixCache):
     # -- sizes and locks -------------------------------------------------------------------
 
     def reset(self) -> None:
+        self.waiting_queue.clear()
         self.tree.reset()
         self._num_private = 0
         self._pending.clear()
@@ -110,7 +125,7 @@ class DepCacheTree(BasePrefixCache):
     def describe(self) -> dict[str, Any]:
         """Sizes and counters, for the status route."""
         return {
-            "nodes": self.tree.num_nodes,
+            "nodes": self.tree.num_resident,
             "cached_tokens": self.tree.num_tokens,
             "locked_tokens": self.tree.num_locked,
             "private_tokens": self._num_private,
@@ -141,8 +156,8 @@ class DepCacheTree(BasePrefixCache):
         return False
 
     def all_values_flatten(self) -> torch.Tensor:
-        slots = [node.slots for node in self.tree.nodes()]
-        return torch.from_numpy(np.concatenate(slots)) if slots else self._empty.cpu()
+        resident = [node for node in self.tree.nodes() if node.slots is not None]
+        return torch.from_numpy(slots_of(resident))
 
     def evict(self, params: EvictParams) -> EvictResult:
         start_s = time.perf_counter()
@@ -261,7 +276,7 @@ class DepCacheTree(BasePrefixCache):
         nodes, _ = self.tree.walk(root, _array_key(key.token_ids, limit))
         if not nodes:
             return self._result(np.empty(0, np.int64), Handle([]))
-        slots = np.concatenate([node.slots for node in nodes])
+        slots = slots_of(nodes)
         return self._result(slots, Handle([nodes[-1]]))
 
     def _result(self, slots: np.ndarray, handle: Handle, num_shifted: int = 0) -> MatchResult:
@@ -345,6 +360,7 @@ class DepCacheTree(BasePrefixCache):
     def cache_finished_req(
         self, req: Any, is_insert: bool = True, *, kv_len_to_handle: int, **_: Any
     ) -> None:
+        self.waiting_queue.finished(req)
         state = get_state(req)
         if state is None:
             self._cache_plain_finished(req, is_insert, kv_len_to_handle)
@@ -385,6 +401,7 @@ class DepCacheTree(BasePrefixCache):
     def _insert_context(self, req: Any, state: RequestState, num_rows: int) -> None:
         """Offer the context rows [.., num_rows) that are not in the tree yet."""
         table = state.table
+        assert state.plan is not None
         num_rows = min(num_rows, table.task_start)
         segment, num_segments = state.next_segment, table.num_segments
         row: np.ndarray | None = None
@@ -413,7 +430,14 @@ class DepCacheTree(BasePrefixCache):
                 state.next_row[segment] += num_missing
                 segment += 1
                 continue
-            inserted = self.tree.insert(above, key, row[first : first + num_new], home)
+            inserted = self.tree.insert(
+                above,
+                key,
+                row[first : first + num_new],
+                home,
+                num_cached=state.plan.num_hits,
+                num_computed=state.num_tokens - state.plan.num_hits,
+            )
             # Somebody cached the same tokens at the same place meanwhile: use theirs and give
             # ours back.
             if inserted.num_present:

@@ -3,48 +3,75 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+from typing import Any, cast
+
 import numpy as np
+
+NO_SLOTS = np.empty(0, np.int64)
 
 TOKEN_BYTES = 4  # keys are raw int32 token ids, so a comparison of tokens is one memcmp
 
 
 class Node:
-    """A run of cached tokens. Tokens are compared as bytes, never as hashes.
+    """A run of tokens. Tokens are compared as bytes, never as hashes.
+
+    A node is *resident* while its KV is on the device. It may have copies in lower tiers, or
+    none at all: then it only remembers what it was worth, or that a waiting request wants it.
 
     key       raw int32 token ids, `TOKEN_BYTES` each
-    slots     (num_tokens,) int64, the KV slot of each token on the device
+    slots     (num_tokens,) int64, the KV slot of each token on the device; None: not resident
+    host      (num_tokens,) int64, its slots in host memory, or None
+    disk      what the disk tier needs to find it, or None
     home      position that the first token's key was rotated for; the rest follow one by one
     children  first token id -> node
+    num_resident_children  children whose KV is on the device
     locks     users of this node: direct locks plus children that are locked themselves
     hits      requests that used this node
     last_use  tick of the tree's clock at the last use
-    stamp     version of the node's entry in the eviction heap; older entries are void
+    born      tick at which its KV was put on the device
+    worth, cost  what the eviction policy remembers of it
+    waiters   waiting requests that will use it -> None, in the order of their arrival, or None
     """
 
     __slots__ = (
+        "born",
         "children",
+        "cost",
+        "disk",
         "hits",
         "home",
+        "host",
         "key",
         "last_use",
         "locks",
+        "num_resident_children",
         "num_tokens",
         "parent",
         "slots",
-        "stamp",
+        "waiters",
+        "worth",
     )
 
-    def __init__(self, key: bytes, slots: np.ndarray, home: int, parent: Node | None) -> None:
+    def __init__(
+        self, key: bytes, slots: np.ndarray | None, home: int, parent: Node | None
+    ) -> None:
         self.key = key
         self.num_tokens = len(key) // TOKEN_BYTES
         self.slots = slots
+        self.host: np.ndarray | None = None
+        self.disk: Any = None
         self.home = home
         self.parent = parent
         self.children: dict[int, Node] = {}
+        self.num_resident_children = 0
         self.locks = 0
         self.hits = 0
         self.last_use = 0
-        self.stamp = 0
+        self.born = 0
+        self.worth = 0.0
+        self.cost = 0.0
+        self.waiters: dict[Hashable, None] | None = None
 
     @property
     def is_root(self) -> bool:
@@ -56,7 +83,23 @@ class Node:
 
     @property
     def is_evictable(self) -> bool:
-        return not self.children and self.locks == 0 and self.parent is not None
+        return (
+            self.slots is not None
+            and not self.num_resident_children
+            and self.locks == 0
+            and self.parent is not None
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is kept by this node: no KV in any tier, no children, nobody waits for it."""
+        return (
+            self.slots is None
+            and not self.children
+            and not self.waiters
+            and self.host is None
+            and self.disk is None
+        )
 
     def __repr__(self) -> str:
         return (
@@ -88,3 +131,8 @@ def common_prefix_tokens(left: bytes, right: bytes) -> int:
     num = size // TOKEN_BYTES
     differs = to_tokens(left)[:num] != to_tokens(right)[:num]
     return int(differs.argmax())
+
+
+def slots_of(nodes: Sequence[Node]) -> np.ndarray:
+    """Device slots of resident nodes, one behind the other: int64 (sum of tokens,)."""
+    return np.concatenate([cast(np.ndarray, node.slots) for node in nodes]) if nodes else NO_SLOTS

@@ -8,16 +8,23 @@ tokens that the node's KV depends on (DepCache paper, section 4.2).
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from depcache.cache.node import TOKEN_BYTES, Node, common_prefix_tokens, first_token
+from depcache.cache.node import (
+    NO_SLOTS,
+    TOKEN_BYTES,
+    Node,
+    common_prefix_tokens,
+    first_token,
+    slots_of,
+)
 from depcache.cache.policies import EvictionPolicy, Lru
+from depcache.cache.victims import VictimQueue
 
-_NO_SLOTS = np.empty(0, np.int64)
+MIN_REMEMBERED_NODES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,43 +56,70 @@ class TreeCounters:
 class KVTree:
     """Cached KV by namespace. A namespace (tenant salt, LoRA, layout family) has its own root.
 
-    Conservation: `num_evictable + num_locked` is the number of tokens that the tree owns.
-    Locked nodes and inner nodes are never evicted; a node whose children are gone is a leaf.
-    `version` changes whenever the set of cached tokens changes, so a plan made at the same
-    version is still right. Not thread-safe: one scheduler owns it.
+    The KV of a *resident* node is on the device, and so is that of its ancestors. Nodes that
+    are not resident stay for a copy in a lower tier, for a request that waits for them, or for
+    a policy that remembers them; matching on the device passes them by.
+
+    Conservation: `num_evictable + num_locked` is the number of device slots the tree owns.
+    Locked nodes and nodes with resident children are never evicted. `version` changes whenever
+    the set of resident tokens changes, so a plan made at the same version is still right. Not
+    thread-safe: one scheduler owns it.
+
+    demote  called with the victims of an eviction, (node, slots) each, while their KV is still
+            in place: it may give a node a copy in a lower tier
+    release_host, release_disk  called with what a node's copy in a lower tier was, when it goes
+            because the node's KV was computed anew for another position
     """
 
     def __init__(self, policy: EvictionPolicy | None = None) -> None:
+        # The waiting requests' places in the queue, 0 is next; kept by `plan.lookahead`.
+        self.rank: dict[Hashable, int] = {}
         self.policy: EvictionPolicy = policy or Lru()
+        self.policy.attach(self)
         self.counters = TreeCounters()
+        self.demote: Callable[[list[tuple[Node, np.ndarray]]], None] | None = None
+        self.forget_copies: Callable[[Node], None] | None = None
         self._tick = 0
         self.version = 0
+        self._victims = VictimQueue(self.policy.priority)
         self.reset()
 
     def reset(self) -> None:
         """Forget everything. The caller frees the slots. Old handles must not be used again."""
         self._roots: dict[Hashable, Node] = {}
-        self._heap: list[tuple[float, int, int, Node]] = []
+        self._namespaces: dict[Node, Hashable] = {}
+        self._remembered: dict[Node, None] = {}
+        self.rank.clear()
+        self._victims.clear()
         self.num_evictable = 0
         self.num_locked = 0
         self.num_nodes = 0
+        self.num_resident = 0
         self.version += 1
 
     # -- looking ---------------------------------------------------------------------------
 
     def root(self, namespace: Hashable) -> Node:
-        """The root of a namespace; made on first use. Holds no tokens and is never evicted."""
+        """The root of a namespace; made on first use, forgotten when nothing is below it."""
         node = self._roots.get(namespace)
         if node is None:
-            node = self._roots[namespace] = Node(b"", _NO_SLOTS, 0, None)
+            node = self._roots[namespace] = Node(b"", NO_SLOTS, 0, None)
+            self._namespaces[node] = namespace
         return node
+
+    def namespace(self, node: Node) -> Hashable:
+        """The namespace that `node` belongs to. O(depth)."""
+        while node.parent is not None:
+            node = node.parent
+        return self._namespaces[node]
 
     @property
     def num_tokens(self) -> int:
+        """Tokens whose KV is on the device."""
         return self.num_evictable + self.num_locked
 
     def nodes(self) -> Iterator[Node]:
-        """Every node but the roots, parents before children."""
+        """Every node but the roots, resident or not, parents before children."""
         stack = list(self._roots.values())
         while stack:
             node = stack.pop()
@@ -103,7 +137,7 @@ class KVTree:
         return nodes
 
     def walk(self, node: Node, key: bytes) -> tuple[list[Node], int]:
-        """Follow `key` down from `node` as far as it is cached.
+        """Follow `key` down from `node` as far as it is resident.
 
         Returns the nodes passed and the number of matched tokens. A match that ends inside a
         node splits it, so the nodes cover exactly the matched tokens; nothing else changes.
@@ -112,7 +146,7 @@ class KVTree:
         at, size = 0, len(key)
         while at < size:
             child = node.children.get(first_token(key[at : at + TOKEN_BYTES]))
-            if child is None:
+            if child is None or child.slots is None:
                 break
             end = at + len(child.key)
             if end <= size and key[at:end] == child.key:
@@ -137,11 +171,21 @@ class KVTree:
         if parent is None or not 0 < num_tokens < node.num_tokens:
             raise ValueError(f"cannot split {node!r} after {num_tokens} tokens")
         cut = num_tokens * TOKEN_BYTES
-        upper = Node(node.key[:cut], node.slots[:num_tokens], node.home, parent)
+        upper = Node(node.key[:cut], None, node.home, parent)
+        if node.slots is not None:
+            upper.slots, node.slots = node.slots[:num_tokens], node.slots[num_tokens:]
+            upper.num_resident_children = 1
+            self.num_resident += 1
+        if node.host is not None:
+            upper.host, node.host = node.host[:num_tokens], node.host[num_tokens:]
+        if node.disk is not None:
+            upper.disk, node.disk = node.disk.split(num_tokens)
         upper.locks = 1 if node.locks else 0
         upper.hits, upper.last_use = node.hits, node.last_use
+        upper.born, upper.worth, upper.cost = node.born, node.worth, node.cost
+        upper.waiters = dict(node.waiters) if node.waiters else None
         parent.children[upper.first_token] = upper
-        node.key, node.slots = node.key[cut:], node.slots[num_tokens:]
+        node.key = node.key[cut:]
         node.num_tokens -= num_tokens
         node.home += num_tokens
         node.parent = upper
@@ -150,33 +194,83 @@ class KVTree:
         self.counters.split_nodes += 1
         return upper
 
-    def insert(self, node: Node, key: bytes, slots: np.ndarray, home: int) -> Insertion:
-        """Add the run `key` below `node`. What is present already is kept, not overwritten.
+    def grow(self, node: Node, key: bytes, home: int) -> list[Node]:
+        """The nodes that spell exactly `key` below `node`, resident or not; made where missing.
+
+        home  position of the first token of `key`; matters for nodes that are made
+        """
+        path: list[Node] = []
+        at, size = 0, len(key)
+        while at < size:
+            child = node.children.get(first_token(key[at : at + TOKEN_BYTES]))
+            if child is None:
+                child = Node(key[at:], None, home + at // TOKEN_BYTES, node)
+                node.children[child.first_token] = child
+                self.num_nodes += 1
+            elif key[at : at + len(child.key)] != child.key:
+                child = self.split(child, common_prefix_tokens(child.key, key[at:]))
+            path.append(child)
+            node = child
+            at += len(child.key)
+        return path
+
+    def insert(
+        self,
+        node: Node,
+        key: bytes,
+        slots: np.ndarray,
+        home: int,
+        *,
+        num_cached: int = 0,
+        num_computed: int = 0,
+    ) -> Insertion:
+        """Add the KV of the run `key` below the resident `node`. What is present is kept.
 
         slots  (num_tokens,) int64, one per token of `key`; the tail that was not present
                becomes the tree's (a copy is taken), the caller keeps the rest
         home   position that the key of the first token was rotated for
+        num_cached, num_computed  what the request found and computed, for policies that weigh
+               the cost of computing it again
         """
         path, present = self.walk(node, key)
         end = path[-1] if path else node
-        present_slots = np.concatenate([n.slots for n in path]) if path else _NO_SLOTS
+        present_slots = slots_of(path)
         num_added = len(key) // TOKEN_BYTES - present
         if num_added:
-            added = Node(
-                key[present * TOKEN_BYTES :],
-                np.array(slots[present:], dtype=np.int64),
-                home + present,
-                end,
-            )
-            end.children[added.first_token] = added
-            added.last_use = self.tick()
-            self.num_nodes += 1
-            self.num_evictable += num_added
+            owned = np.array(slots[present:], dtype=np.int64)
+            at = 0
+            for added in self.grow(end, key[present * TOKEN_BYTES :], home + present):
+                self.make_resident(added, owned[at : at + added.num_tokens], home + present + at)
+                self.policy.note_insertion(added, num_cached, num_computed)
+                at += added.num_tokens
+                end = added
             self.counters.inserted += num_added
-            self.version += 1
-            self._offer(added)
-            end = added
+            self._offer(end)
         return Insertion(present, present_slots, end, num_added)
+
+    def make_resident(self, node: Node, slots: np.ndarray, home: int | None = None) -> None:
+        """Give a node its device KV; its parent must be resident. Does not offer it for eviction.
+
+        home  position of its first token where the KV was computed; None: it is that of the
+              node's copy, from which the KV was loaded
+        """
+        parent = node.parent
+        assert parent is not None
+        if home is not None and home != node.home:
+            if self.forget_copies is not None and (node.host is not None or node.disk is not None):
+                self.forget_copies(node)
+            node.home = home
+        node.slots = slots
+        node.born = node.last_use = self.tick()
+        if not self.policy.remembers:
+            node.hits, node.worth, node.cost = 0, 0.0, 0.0
+        self._remembered.pop(node, None)
+        if not parent.num_resident_children:
+            self._victims.withdraw(parent)
+        parent.num_resident_children += 1
+        self.num_resident += 1
+        self.num_evictable += node.num_tokens
+        self.version += 1
 
     # -- using -----------------------------------------------------------------------------
 
@@ -188,7 +282,9 @@ class KVTree:
     def touch(self, nodes: Iterable[Node]) -> None:
         """Count one use of each node. Call it while the nodes are locked."""
         now = self.tick()
+        note_use = self.policy.note_use
         for node in nodes:
+            note_use(node, now)
             node.hits += 1
             node.last_use = now
 
@@ -203,6 +299,8 @@ class KVTree:
                     break
                 self.num_evictable -= node.num_tokens
                 self.num_locked += node.num_tokens
+                if not node.num_resident_children:
+                    self._victims.withdraw(node)
                 node = node.parent
 
     def unlock(self, nodes: Iterable[Node]) -> None:
@@ -222,81 +320,132 @@ class KVTree:
     # -- shrinking -------------------------------------------------------------------------
 
     def evict(self, num_tokens: int) -> list[np.ndarray]:
-        """Drop unlocked leaves, least worthy first, until `num_tokens` are gone or none is left.
+        """Take the KV of unlocked leaves, least worthy first, until `num_tokens` are gone.
 
-        Returns the dropped nodes' slots, one array (num_tokens,) int64 a node: the caller's
-        to free. O(log n) per node.
+        Returns the victims' slots, one array (num_tokens,) int64 a node: the caller's to free.
+        Ends early when nothing is left to evict. O(log n) per node.
         """
-        dropped: list[np.ndarray] = []
+        victims: list[tuple[Node, np.ndarray]] = []
         num_dropped = 0
-        while num_dropped < num_tokens and self._heap:
-            _, _, stamp, node = heapq.heappop(self._heap)
-            if stamp != node.stamp or not node.is_evictable:
-                continue
-            dropped.append(node.slots)
+        while num_dropped < num_tokens:
+            found = self._victims.pop()
+            if found is None:
+                break
+            priority, node = found
+            parent = node.parent
+            assert node.slots is not None
+            assert parent is not None
+            victims.append((node, node.slots))
             num_dropped += node.num_tokens
-            self._remove_leaf(node)
-        self.counters.evicted += num_dropped
-        self.counters.evicted_nodes += len(dropped)
-        return dropped
-
-    def _remove_leaf(self, node: Node) -> None:
-        parent = node.parent
-        assert parent is not None
-        del parent.children[node.first_token]
-        node.parent = None
-        self.num_evictable -= node.num_tokens
-        self.num_nodes -= 1
+            self.policy.note_eviction(priority)
+            node.slots = None
+            parent.num_resident_children -= 1
+            self._offer(parent)
+        if not victims:
+            return []
+        self.num_evictable -= num_dropped
+        self.num_resident -= len(victims)
         self.version += 1
-        self._offer(parent)
+        self.counters.evicted += num_dropped
+        self.counters.evicted_nodes += len(victims)
+        if self.demote is not None:
+            self.demote(victims)
+        remembers = self.policy.remembers
+        for node, _ in victims:
+            if remembers:
+                self._remember(node)
+            else:
+                self.prune(node)
+        return [slots for _, slots in victims]
+
+    def prune(self, node: Node) -> None:
+        """Remove `node`, and ancestors, as far as nothing is kept by them."""
+        while node.is_empty and node not in self._remembered:
+            parent = node.parent
+            if parent is None:
+                return
+            del parent.children[node.first_token]
+            node.parent = None
+            self.num_nodes -= 1
+            if parent.parent is None:
+                if not parent.children:
+                    del self._roots[self._namespaces.pop(parent)]
+                return
+            node = parent
+
+    def reoffer(self, node: Node) -> None:
+        """Value an evictable node anew, because it may be worth less than before."""
+        self._offer(node)
+
+    def _remember(self, node: Node) -> None:
+        self._remembered.pop(node, None)
+        self._remembered[node] = None
+        while len(self._remembered) > max(self.num_resident, MIN_REMEMBERED_NODES):
+            oldest = next(iter(self._remembered))
+            del self._remembered[oldest]
+            self.prune(oldest)
 
     def _offer(self, node: Node) -> None:
-        """Queue `node` for eviction if it is an unlocked leaf. Entries are voided lazily."""
-        if not node.is_evictable:
-            return
-        node.stamp += 1
-        tick = self.tick()
-        heapq.heappush(self._heap, (self.policy.priority(node), tick, node.stamp, node))
-        if len(self._heap) > 4 * self.num_nodes + 1024:
-            self._heap = [e for e in self._heap if e[2] == e[3].stamp and e[3].is_evictable]
-            heapq.heapify(self._heap)
+        if node.is_evictable:
+            self._victims.offer(node)
 
     # -- checking --------------------------------------------------------------------------
 
     def check(self) -> None:
         """Raise RuntimeError if a structural invariant does not hold. O(nodes); for tests.
 
-        Keys, slots and children agree; no slot is owned twice; locks count direct locks plus
-        locked children; the totals equal the sums over nodes; every unlocked leaf is queued.
+        Keys, slots and children agree; no slot is owned twice; residents' parents are resident;
+        locks count direct locks plus locked children; the totals equal the sums over nodes;
+        exactly the unlocked resident leaves are queued; nothing empty is kept.
         """
-        evictable = locked = count = 0
+        evictable = locked = count = resident = 0
         seen: list[np.ndarray] = []
-        queued = {id(e[3]) for e in self._heap if e[2] == e[3].stamp}
         for node in self.nodes():
             count += 1
-            seen.append(node.slots)
             held = sum(1 for child in node.children.values() if child.locks)
+            below = sum(1 for child in node.children.values() if child.slots is not None)
+            is_resident = node.slots is not None
+            parent = node.parent
             problems = [
                 (not node.num_tokens, "has no tokens"),
                 (len(node.key) != TOKEN_BYTES * node.num_tokens, "has a key of another length"),
-                (len(node.slots) != node.num_tokens, "has slots of another number"),
                 (node.locks < held, "has fewer locks than locked children"),
-                (node.is_evictable and id(node) not in queued, "is evictable but not queued"),
+                (node.locks and not is_resident, "is locked and not resident"),
+                (node.num_resident_children != below, "counts its resident children wrong"),
+                (below and not is_resident, "is not resident, but a child is"),
+                (node.is_evictable != (node in self._victims), "is queued and not evictable"),
+                (node.is_empty and node not in self._remembered, "is kept for nothing"),
+                (parent is None or (parent.is_root and parent not in self._namespaces), "is lost"),
                 (any(c.parent is not node for c in node.children.values()), "has a stray child"),
                 (any(t != c.first_token for t, c in node.children.items()), "has a wrong edge"),
             ]
+            for copy in (node.slots, node.host):
+                problems.append(
+                    (
+                        copy is not None and len(copy) != node.num_tokens,
+                        "has slots of another number",
+                    )
+                )
             for wrong, what in problems:
                 if wrong:
                     raise RuntimeError(f"{node!r} {what}")
+            if node.slots is None:
+                continue
+            resident += 1
+            seen.append(node.slots)
             if node.locks:
                 locked += node.num_tokens
             else:
                 evictable += node.num_tokens
-        if (evictable, locked, count) != (self.num_evictable, self.num_locked, self.num_nodes):
-            raise RuntimeError(
-                f"totals disagree: evictable {self.num_evictable} is {evictable}, "
-                f"locked {self.num_locked} is {locked}, nodes {self.num_nodes} is {count}"
-            )
-        slots = np.concatenate(seen) if seen else _NO_SLOTS
+        totals = {
+            "num_evictable": evictable,
+            "num_locked": locked,
+            "num_nodes": count,
+            "num_resident": resident,
+        }
+        for name, expected in totals.items():
+            if getattr(self, name) != expected:
+                raise RuntimeError(f"{name} is {getattr(self, name)}, but the nodes say {expected}")
+        slots = np.concatenate(seen) if seen else NO_SLOTS
         if len(np.unique(slots)) != len(slots):
             raise RuntimeError("a slot is owned by two nodes")

@@ -85,7 +85,7 @@ def make_launch(
 
     defaults: list[tuple[str, str | None]] = []
     if not stock:
-        defaults.append((BACKEND_FLAG, BACKEND_NAME))
+        defaults += [(BACKEND_FLAG, BACKEND_NAME), ("--radix-eviction-policy", "lacr")]
     defaults += [
         ("--page-size", "1"),
         ("--enable-cache-report", None),

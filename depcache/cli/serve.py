@@ -32,6 +32,14 @@ class CpuAttention(StrEnum):
     STOCK = "stock"
 
 
+class QueueOrder(StrEnum):
+    """In which order waiting requests run."""
+
+    SGLANG = "sglang"
+    LDM = "ldm"
+    LSP = "lsp"
+
+
 def serve(
     context: typer.Context,
     attention_plan: Annotated[
@@ -41,6 +49,13 @@ def serve(
         CpuAttention | None,
         typer.Option(
             help="On a CPU: compute the new rows of plain requests only, or as stock SGLang."
+        ),
+    ] = None,
+    queue_order: Annotated[
+        QueueOrder | None,
+        typer.Option(
+            help="Order of waiting requests: SGLang's, longest dependency match, or longest "
+            "shared prefix."
         ),
     ] = None,
     cpu_threads: Annotated[
@@ -68,9 +83,10 @@ def serve(
     to SGLang as it is; `python -m sglang.launch_server --help` lists them.
 
     Defaults that SGLang does not have: --radix-cache-backend depcache, --page-size 1,
-    --enable-cache-report, and --attention-backend torch_native (on a GPU too, until the adapter
-    for FlashInfer is there). Without a GPU also: --device cpu, --sampling-backend pytorch,
-    --dtype float32, --mem-fraction-static 0.3.
+    --enable-cache-report, --radix-eviction-policy lacr (also lru, lfu, fifo, gdsf, pgdsf), and
+    --attention-backend torch_native (on a GPU too, until the adapter for FlashInfer is there).
+    Without a GPU also: --device cpu, --sampling-backend pytorch, --dtype float32,
+    --mem-fraction-static 0.3.
 
     The position layout is chosen per request, so there is no flag for it.
     """
@@ -79,6 +95,7 @@ def serve(
     chosen = {
         "attention_plan": attention_plan,
         "cpu_attention": cpu_attention,
+        "queue_order": queue_order,
         "cpu_threads": cpu_threads,
     }
     launch = make_launch(

@@ -1,7 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to do with each token of one request: shared, shifted or computed."""
+"""What to do with each token of a request, in which order requests run, and what they will use."""
 
+from depcache.plan.lookahead import Lookahead
 from depcache.plan.request import RequestPlan, ShiftedRows, plan_request
+from depcache.plan.schedule import SCHEDULERS, Scheduler, make_scheduler
 from depcache.plan.segments import SegmentTable
 
-__all__ = ["RequestPlan", "SegmentTable", "ShiftedRows", "plan_request"]
+__all__ = [
+    "SCHEDULERS",
+    "Lookahead",
+    "RequestPlan",
+    "Scheduler",
+    "SegmentTable",
+    "ShiftedRows",
+    "make_scheduler",
+    "plan_request",
+]

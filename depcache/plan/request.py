@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from depcache.cache.node import TOKEN_BYTES, Node, common_prefix_tokens
+from depcache.cache.node import TOKEN_BYTES, Node, common_prefix_tokens, slots_of
 from depcache.cache.tree import KVTree
 from depcache.plan.segments import SegmentTable
 
@@ -85,7 +85,7 @@ def plan_request(
     num_context = table.task_start
     sizes = np.array([node.num_tokens for node in nodes], np.int64)
     index = _expand(np.array(starts, np.int64), sizes)
-    slots = np.concatenate([node.slots for node in nodes]) if nodes else np.empty(0, np.int64)
+    slots = slots_of(nodes)
     home = np.array([node.home for node in nodes], np.int64)
     wanted = np.array(placed, np.int64)
 
@@ -152,7 +152,7 @@ def _match(
         at = start
         while at < stop:
             child = node.children.get(tokens[at])
-            if child is None:
+            if child is None or child.slots is None:
                 break
             end = at + child.num_tokens
             if not allow_shift and child.home != position + at - start:

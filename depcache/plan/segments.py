@@ -65,6 +65,22 @@ class SegmentTable:
             positions=token_positions(forest, layout),
         )
 
+    @classmethod
+    def of_plain_prompt(cls, tokens: np.ndarray) -> SegmentTable:
+        """A prompt without dependencies: one segment, `tokens` (num_tokens,) in order."""
+        num_tokens = len(tokens)
+        return cls(
+            num_tokens=num_tokens,
+            task_start=num_tokens,
+            tokens=tokens.tolist(),
+            key=to_key(tokens),
+            starts=[0],
+            stops=[num_tokens],
+            parents=[-1],
+            placed=[0],
+            positions=np.arange(num_tokens),
+        )
+
     @property
     def num_segments(self) -> int:
         return len(self.starts)

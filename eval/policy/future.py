@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Hashable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from depcache.cache.tree import KVTree
+from depcache.plan.lookahead import Lookahead
 from depcache.plan.segments import SegmentTable
 from eval.policy.policies import OFFLINE
-
-LOOKAHEAD = "depcache.plan.lookahead"
 
 
 class Future(Protocol):
@@ -39,8 +36,7 @@ class QueueFuture:
     """The waiting queue, in the scheduler's order."""
 
     def __init__(self, tree: KVTree, namespace: Hashable, tables: Sequence[SegmentTable]) -> None:
-        module = importlib.import_module(LOOKAHEAD)
-        self._lookahead: Any = module.Lookahead(tree)
+        self._lookahead = Lookahead(tree)
         self._namespace = namespace
         self._tables = tables
 
@@ -68,14 +64,11 @@ class WholeFuture(QueueFuture):
     def set_order(self, numbers: Sequence[Hashable]) -> None: ...
 
 
-def has_lookahead() -> bool:
-    """Whether this version of the cache can look ahead."""
-    return importlib.util.find_spec(LOOKAHEAD) is not None
-
-
-def make_future(tree: KVTree, namespace: Hashable, tables: Sequence[SegmentTable]) -> Future:
-    """What the policy of `tree` may know."""
-    if not getattr(tree.policy, "looks_ahead", False) or not has_lookahead():
+def make_future(
+    policy: str, tree: KVTree, namespace: Hashable, tables: Sequence[SegmentTable]
+) -> Future:
+    """What `policy`, which `tree` has, may know."""
+    if not tree.policy.looks_ahead:
         return NoFuture()
-    kind = WholeFuture if tree.policy.name == OFFLINE else QueueFuture
+    kind = WholeFuture if policy == OFFLINE else QueueFuture
     return kind(tree, namespace, tables)

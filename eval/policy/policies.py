@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policies that are compared: those of a server, and the bound that needs the future."""
+"""The policies that are compared: those of a server, and two bounds."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from depcache.cache import policies
-from depcache.cache.policies import EVICTION_POLICIES, EvictionPolicy
+from depcache.cache.policies import Belady, EvictionPolicy
 
 OFFLINE = "belady"
-"""The policy that knows the whole workload, in its order of arrival."""
+"""Belady's rule with the whole workload known, in its order of arrival."""
 
-POLICIES: dict[str, Any] = dict(EVICTION_POLICIES)
-if hasattr(policies, "Belady"):
-    POLICIES[OFFLINE] = getattr(policies, "Belady")  # noqa: B009
+ONLINE = "belady_queue"
+"""Belady's rule with the waiting queue known: what look-ahead alone is worth."""
+
+POLICIES: dict[str, Callable[..., EvictionPolicy]] = {**policies.POLICIES, ONLINE: Belady}
 
 
 def make_policy(name: str, **options: Any) -> EvictionPolicy:
@@ -23,4 +25,4 @@ def make_policy(name: str, **options: Any) -> EvictionPolicy:
 
 def looks_ahead(name: str) -> bool:
     """Whether the depth of the queue matters to a policy."""
-    return name != OFFLINE and bool(getattr(POLICIES[name], "looks_ahead", False))
+    return name != OFFLINE and make_policy(name).looks_ahead

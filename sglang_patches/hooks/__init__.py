@@ -12,7 +12,13 @@ import importlib
 import sys
 
 # Applied in every process, before the server's arguments are known; inert without our cache.
-ENGINE_HOOKS = ("server_args", "forward_batch", "scheduler_abort", "scheduler_state")
+ENGINE_HOOKS = (
+    "server_args",
+    "forward_batch",
+    "schedule_policy",
+    "scheduler_abort",
+    "scheduler_state",
+)
 # Applied in the tokenizer's process of a server with our backend.
 FRONT_HOOKS = ("tokenizer_manager",)
 # The same, if that process serves HTTP.

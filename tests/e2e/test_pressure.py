@@ -34,15 +34,16 @@ SMALL_POOL = EngineCase(
     "llama_gqa",
     "auto",
     chunk=2048,
-    arguments={"max_total_tokens": POOL_TOKENS},
+    environment={"DEPCACHE_QUEUE_ORDER": "ldm"},
+    arguments={"max_total_tokens": POOL_TOKENS, "radix_eviction_policy": "lacr"},
 )
 RETRACTING = replace(
     SMALL_POOL,
     name="small-pool-retracting-chunk16",
     plan="cascade",
     chunk=16,
-    environment={"SGLANG_TEST_RETRACT": "1"},
-    arguments={"max_total_tokens": POOL_TOKENS, "radix_eviction_policy": "lfu"},
+    environment={"SGLANG_TEST_RETRACT": "1", "DEPCACHE_QUEUE_ORDER": "lsp"},
+    arguments={"max_total_tokens": POOL_TOKENS, "radix_eviction_policy": "lacr"},
 )
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]

@@ -3,20 +3,45 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from depcache.cache.node import Node
 
+if TYPE_CHECKING:
+    from depcache.cache.tree import KVTree
 
-class EvictionPolicy(Protocol):
-    """Orders evictable leaves. Called only for unlocked leaves, when they become evictable.
 
-    A node's `hits` and `last_use` change only while it is locked, so the number computed
-    at the moment of unlocking stays right until the node is used again.
+class EvictionPolicy:
+    """Orders evictable leaves; the tree sees to it that only unlocked leaves go.
+
+    A node is valued when it becomes evictable and again when it is about to go. In between,
+    its worth may grow but not shrink: `hits`, `last_use` and `worth` change only while a node
+    is locked, and the tree values it again when a waiting request gives it up.
     """
 
-    name: str
+    name: ClassVar[str]
+
+    remembers: ClassVar[bool] = False
+    """Whether `hits`, `last_use` and `worth` outlive a node's KV, for some time."""
+
+    looks_ahead: ClassVar[bool] = False
+    """Whether it wants to know the waiting requests (`Node.waiters`)."""
+
+    def attach(self, tree: KVTree) -> None:
+        """Called once, by the tree that the policy serves."""
 
     def priority(self, node: Node) -> float:
         """Worth of keeping `node`; the smallest is evicted first. Does not modify the node."""
-        ...
+        raise NotImplementedError
+
+    def note_use(self, node: Node, now: int) -> None:
+        """A request uses `node`, at tick `now`. `hits` and `last_use` are not yet updated."""
+
+    def note_insertion(self, node: Node, num_cached: int, num_computed: int) -> None:
+        """The KV of `node` was computed in a request that found `num_cached` tokens cached.
+
+        num_computed  tokens that the request computed; both are 0 where it is not known
+        """
+
+    def note_eviction(self, priority: float) -> None:
+        """A node of this worth was evicted."""

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from depcache.cache.node import Node
+from depcache.cache.policies.base import EvictionPolicy
 
 
-class Lfu:
-    """Contract: `EvictionPolicy`."""
+class Lfu(EvictionPolicy):
+    """Counts uses since the KV was computed, as SGLang's `lfu` does."""
 
     name = "lfu"
 

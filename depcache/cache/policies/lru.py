@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from depcache.cache.node import Node
+from depcache.cache.policies.base import EvictionPolicy
 
 
-class Lru:
-    """Contract: `EvictionPolicy`."""
+class Lru(EvictionPolicy):
+    """Counts a use when the request starts to run."""
 
     name = "lru"
 

@@ -234,7 +234,7 @@ def _damage_parent(tree: KVTree, node: Node) -> None:
 
 
 def _damage_queue(tree: KVTree, node: Node) -> None:
-    node.stamp += 1
+    tree._victims.withdraw(node)
 
 
 def _damage_locks(tree: KVTree, node: Node) -> None:

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the waiting queue will use: each waiting request is written on the nodes it needs.
+
+A node that is wanted and not cached is kept without KV, so that it is known as wanted from
+the moment its KV is computed. Costs are those of the change: a request that enters or leaves
+touches its own nodes, a new order one number per request; no node is scanned
+(DepCache paper, sections 4.2.2 and 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+from depcache.cache.node import TOKEN_BYTES, Node
+from depcache.cache.tree import KVTree
+from depcache.plan.segments import SegmentTable
+
+
+class Lookahead:
+    """The waiting requests of one tree; keeps `KVTree.rank`, the place of each in the queue."""
+
+    def __init__(self, tree: KVTree) -> None:
+        self.tree = tree
+        self._wanted: dict[Hashable, list[Node]] = {}
+
+    def __len__(self) -> int:
+        return len(self._wanted)
+
+    def __contains__(self, waiter: Hashable) -> bool:
+        return waiter in self._wanted
+
+    def clear(self) -> None:
+        """Forget all requests; for a tree that was reset."""
+        self.tree.rank.clear()
+        self._wanted.clear()
+
+    def enter(self, waiter: Hashable, namespace: Hashable, table: SegmentTable) -> None:
+        """`waiter` will use the segments of `table`; it takes the last place in the queue.
+
+        O(segments). A waiter that is in already keeps its place.
+        """
+        if waiter in self._wanted:
+            return
+        tree = self.tree
+        root = tree.root(namespace)
+        key = table.key
+        ends: list[Node] = []
+        wanted: list[Node] = []
+        for start, stop, parent, position in zip(
+            table.starts, table.stops, table.parents, table.placed, strict=True
+        ):
+            above = root if parent < 0 else ends[parent]
+            path = tree.grow(above, key[start * TOKEN_BYTES : stop * TOKEN_BYTES], position)
+            for node in path:
+                if node.waiters is None:
+                    node.waiters = {waiter: None}
+                else:
+                    node.waiters[waiter] = None
+            ends.append(path[-1])
+            wanted += path
+        self._wanted[waiter] = wanted
+        tree.rank[waiter] = len(tree.rank)
+
+    def leave(self, waiter: Hashable) -> None:
+        """`waiter` runs or is gone. O(its nodes); unknown waiters are ignored."""
+        wanted = self._wanted.pop(waiter, None)
+        if wanted is None:
+            return
+        tree = self.tree
+        del tree.rank[waiter]
+        for node in wanted:
+            # Splits put nodes above those that were marked; the way up meets them all once.
+            marked: Node | None = node
+            while marked is not None and marked.waiters and waiter in marked.waiters:
+                del marked.waiters[waiter]
+                if not marked.waiters:
+                    marked.waiters = None
+                if marked.slots is not None:
+                    tree.reoffer(marked)
+                elif not marked.children:
+                    above = marked.parent
+                    tree.prune(marked)
+                    marked = above
+                    continue
+                marked = marked.parent
+
+    def set_order(self, waiters: Iterable[Hashable]) -> None:
+        """The queue's order; waiters that never entered are counted and otherwise ignored."""
+        wanted, rank = self._wanted, self.tree.rank
+        rank.clear()
+        for waiter in waiters:
+            if waiter in wanted:
+                rank[waiter] = len(rank)
+        for waiter in wanted:
+            rank.setdefault(waiter, len(rank))

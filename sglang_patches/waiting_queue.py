@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SGLang's waiting queue as the cache sees it: what will be used soon, and in which order.
+
+SGLang keeps a plain list and tells the cache nothing of it, so each scheduling pass compares
+the list with what was known: newcomers are written on the nodes they will use (look-ahead),
+those that left are taken off. With an order of our own the list is sorted as well.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import numpy as np
+
+from depcache.cache import KVTree
+from depcache.errors import PromptError
+from depcache.plan import Lookahead, Scheduler, SegmentTable
+from sglang_patches.request_state import RequestState, get_state
+
+
+class WaitingQueue:
+    """Follows the queue of one scheduler.
+
+    make_state  prepares a request that was never matched; None for a plain one
+    scheduler   sorts the queue; None leaves SGLang's order
+    """
+
+    def __init__(
+        self,
+        tree: KVTree,
+        make_state: Callable[[Any], RequestState | None],
+        scheduler: Scheduler | None = None,
+    ) -> None:
+        self._make_state = make_state
+        self._lookahead = Lookahead(tree) if tree.policy.looks_ahead else None
+        self._scheduler = scheduler
+        # The requests are kept, so that no other can have the same id meanwhile.
+        self._waiting: dict[Hashable, Any] = {}
+        self._started: dict[Hashable, Any] = {}
+
+    def __len__(self) -> int:
+        """Requests that are known to wait."""
+        return len(self._waiting)
+
+    def clear(self) -> None:
+        """Forget everything; for a cache that was reset."""
+        if self._lookahead is not None:
+            self._lookahead.clear()
+        for name in list(self._waiting):
+            self._leave(name, is_running=False)
+        for name in list(self._started):
+            self._finish(name)
+
+    def sync(self, waiting: list[Any]) -> None:
+        """See `waiting`, SGLang's list; sorts it in place if there is a scheduler.
+
+        O(queue) for the comparison, O(segments) for each request that came or went.
+        """
+        if self._lookahead is None and self._scheduler is None:
+            return
+        names = {id(req) for req in waiting}
+        for name in [name for name in self._waiting if name not in names]:
+            self._leave(name, is_running=self._waiting[name].req_pool_idx is not None)
+        for req in waiting:
+            if id(req) not in self._waiting:
+                self._enter(req)
+        if self._scheduler is not None and len(waiting) > 1:
+            place = {name: i for i, name in enumerate(self._scheduler.order())}
+            # Those it does not know end at once, in an error: first, then they are gone.
+            waiting.sort(key=lambda req: place.get(id(req), -1))
+        if self._lookahead is not None:
+            self._lookahead.set_order(map(id, waiting))
+
+    def finished(self, req: Any) -> None:
+        """`req` ran and its rows are given back, because it ended or was retracted."""
+        name = id(req)
+        if name in self._waiting:  # it started and ended between two passes
+            self._leave(name, is_running=True)
+        self._finish(name)
+
+    def _enter(self, req: Any) -> None:
+        if req.to_finish is not None:
+            return
+        try:
+            state = get_state(req) or self._make_state(req)
+        except PromptError:  # told to the client when it is matched
+            return
+        if state is None:
+            tokens = _tokens_of(req)
+            namespace, table = (req.extra_key, "tree"), SegmentTable.of_plain_prompt(tokens)
+        else:
+            namespace, table = state.namespace, state.table
+        name = id(req)
+        self._waiting[name] = req
+        if self._lookahead is not None:
+            self._lookahead.enter(name, namespace, table)
+        if self._scheduler is not None:
+            self._finish(name)
+            self._scheduler.enter(name, namespace, table)
+
+    def _leave(self, name: Hashable, is_running: bool) -> None:
+        req = self._waiting.pop(name)
+        if self._lookahead is not None:
+            self._lookahead.leave(name)
+        if self._scheduler is None:
+            return
+        if is_running:
+            self._scheduler.start(name)
+            self._started[name] = req
+        else:
+            self._scheduler.leave(name)
+
+    def _finish(self, name: Hashable) -> None:
+        if self._started.pop(name, None) is not None and self._scheduler is not None:
+            self._scheduler.finish(name)
+
+
+def _tokens_of(req: Any) -> np.ndarray:
+    """(num_tokens,) int64 prompt and output of a plain request."""
+    return np.frombuffer(array("q", req.origin_input_ids) + array("q", req.output_ids), np.int64)
