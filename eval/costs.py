@@ -32,9 +32,8 @@ from rich.console import Console
 
 from depcache.cache import KVTree
 from depcache.cache.policies import make_policy
-from depcache.plan import SegmentTable
-from depcache.plan.lookahead import Lookahead
-from depcache.plan.schedule import FCFS, SCHEDULERS, make_scheduler
+from depcache.plan import SCHEDULERS, Lookahead, SegmentTable, make_scheduler
+from depcache.plan.schedule import FCFS
 from eval.micro.match_plan import SYSTEM_LEN, fill, make_paths, make_prompt, measure
 
 NAMESPACE = "benchmark"

@@ -64,9 +64,11 @@ class WholeFuture(QueueFuture):
     def set_order(self, numbers: Sequence[Hashable]) -> None: ...
 
 
-def make_future(tree: KVTree, namespace: Hashable, tables: Sequence[SegmentTable]) -> Future:
-    """What the policy of `tree` may know."""
+def make_future(
+    policy: str, tree: KVTree, namespace: Hashable, tables: Sequence[SegmentTable]
+) -> Future:
+    """What `policy`, which `tree` has, may know."""
     if not tree.policy.looks_ahead:
         return NoFuture()
-    kind = WholeFuture if tree.policy.name == OFFLINE else QueueFuture
+    kind = WholeFuture if policy == OFFLINE else QueueFuture
     return kind(tree, namespace, tables)

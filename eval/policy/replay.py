@@ -108,7 +108,7 @@ class Replay:
         self.scheduler = make_scheduler(
             settings.scheduler, self.tree, max_passed=settings.max_passed
         )
-        self.future = make_future(self.tree, NAMESPACE, tables)
+        self.future = make_future(settings.policy, self.tree, NAMESPACE, tables)
         self._num_entered = 0
         # (nodes to unlock, private slots), oldest first.
         self._running: deque[tuple[list[Node], NDArray[np.int64]]] = deque()
@@ -200,7 +200,14 @@ class Replay:
             key = table.key[start * TOKEN_BYTES : stop * TOKEN_BYTES]
             own = slots[at : at + stop - start]
             at += stop - start
-            inserted = self.tree.insert(above, key, own, table.placed[segment] + matched)
+            inserted = self.tree.insert(
+                above,
+                key,
+                own,
+                table.placed[segment] + matched,
+                num_cached=plan.num_hits,
+                num_computed=plan.num_missed + self.settings.private_tokens,
+            )
             ends[segment] = inserted.node
             added.append(inserted.node)
             self.tree.lock([inserted.node])
