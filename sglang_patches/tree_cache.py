@@ -530,6 +530,7 @@ class DepCacheTree(BasePrefixCache):
             self.counters["plain_requests"] += 1
             tokens = (req.origin_input_ids + req.output_ids)[:num_rows]
             inserted, handle = self._insert_plain(req, tokens, row)
+            self.tree.touch(self.tree.path(inserted.node))
             self.tree.unlock(handle.nodes)
             kept_from = inserted.num_present
         self._free(row[req.cache_protected_len : kept_from])
@@ -539,10 +540,10 @@ class DepCacheTree(BasePrefixCache):
     def _insert_plain(self, req: Any, tokens: Any, row: np.ndarray) -> tuple[Insertion, Handle]:
         """Cache the rows of a plain request; the handle comes back locked."""
         root = self.tree.root((req.extra_key, "tree"))
-        inserted = self.tree.insert(root, _array_key(tokens, len(tokens)), row, 0)
+        # Counted once, when it ends: it may come here for every chunk.
+        inserted = self.tree.insert(root, _array_key(tokens, len(tokens)), row, 0, uses=0)
         handle = Handle([] if inserted.node is root else [inserted.node])
         self.tree.lock(handle.nodes)
-        self.tree.touch(self.tree.path(inserted.node))
         return inserted, handle
 
     # -- slots -------------------------------------------------------------------------------

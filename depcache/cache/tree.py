@@ -230,6 +230,7 @@ class KVTree:
         *,
         num_cached: int = 0,
         num_computed: int = 0,
+        uses: int = 1,
     ) -> Insertion:
         """Add the KV of the run `key` below the resident `node`. What is present is kept.
 
@@ -238,6 +239,7 @@ class KVTree:
         home   position that the key of the first token was rotated for
         num_cached, num_computed  what the request found and computed, for policies that weigh
                the cost of computing it again
+        uses   what new nodes are counted at once as used
         """
         path, present = self.walk(node, key)
         end = path[-1] if path else node
@@ -248,6 +250,7 @@ class KVTree:
             at = 0
             for added in self.grow(end, key[present * TOKEN_BYTES :], home + present):
                 self.make_resident(added, owned[at : at + added.num_tokens], home + present + at)
+                added.hits += uses
                 self.policy.note_insertion(added, num_cached, num_computed)
                 at += added.num_tokens
                 end = added

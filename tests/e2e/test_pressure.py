@@ -46,11 +46,20 @@ RETRACTING = replace(
     arguments={"max_total_tokens": POOL_TOKENS, "radix_eviction_policy": "lacr"},
 )
 
+# The test model has 2 KB of KV a token: about 1,000 tokens in host memory, less than is evicted.
+HOST_TIER = replace(
+    SMALL_POOL,
+    name="small-pool-host-tier",
+    chunk=64,
+    environment={"DEPCACHE_HOST_GB": "0.002"},
+)
+
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param(case, id=case.name) for case in (SMALL_POOL, RETRACTING)]
+    scope="module",
+    params=[pytest.param(case, id=case.name) for case in (SMALL_POOL, RETRACTING, HOST_TIER)],
 )
 def engine_under_pressure(
     request: pytest.FixtureRequest,

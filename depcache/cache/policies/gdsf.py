@@ -33,7 +33,7 @@ class Gdsf(EvictionPolicy):
         self._clock = 0.0
 
     def priority(self, node: Node) -> float:
-        return node.worth + (node.hits + 1) * self.cost_per_token(node)
+        return node.worth + node.hits * self.cost_per_token(node)
 
     def cost_per_token(self, node: Node) -> float:
         return 1.0 + (node.home + node.num_tokens / 2) / TOKENS_OF_EQUAL_COST

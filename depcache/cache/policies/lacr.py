@@ -24,6 +24,9 @@ HISTORY_WEIGHT = 0.2
 """The paper's a, "found to perform well under a range of representative scenarios"."""
 
 
+NEXT_TO_NOTHING = 1e-9
+
+
 class Lacr(EvictionPolicy):
     """Locality-aware cache replacement.
 
@@ -42,6 +45,9 @@ class Lacr(EvictionPolicy):
         window: int | None = None,
     ) -> None:
         self.history_weight = history_weight
+        # Of 0 and 1 as well: next to nothing then breaks the ties of the other term.
+        self._log2_history = log2(max(history_weight, NEXT_TO_NOTHING))
+        self._log2_future = log2(max(1 - history_weight, NEXT_TO_NOTHING))
         self.half_life = half_life
         self.window = window
         self.rank: Mapping[Hashable, int] = {}
@@ -57,7 +63,7 @@ class Lacr(EvictionPolicy):
         So scaled, what history adds does not change between two uses and what the queue adds
         only grows, which is what the tree asks of a policy.
         """
-        history = log2(self.history_weight * (node.hits + 1)) + node.worth / self.half_life
+        history = self._log2_history + log2(max(node.hits, 1)) + node.worth / self.half_life
         if not node.waiters:
             return history
         rank, window = self.rank, self.window
@@ -69,10 +75,7 @@ class Lacr(EvictionPolicy):
         if not future:
             return history
         requests = max(1.0, min(self._num_requests, 1.4427 * self.half_life))
-        future = (
-            log2((1 - self.history_weight) * requests * future)
-            + self._num_requests / self.half_life
-        )
+        future = self._log2_future + log2(requests * future) + self._num_requests / self.half_life
         high, low = (future, history) if future > history else (history, future)
         return high + log2(1 + 2 ** max(low - high, -60.0))
 
