@@ -133,7 +133,7 @@ def test_a_tree_that_was_evicted_in_part_is_completed(served: Served, rng: rando
     result = served.ask(prompt)
     shared, _, missed = reuse_of(result)
     assert shared >= 18
-    assert missed >= 60
+    assert missed + result["meta_info"]["depcache"]["loaded"] >= 60
 
 
 @pytest.mark.parametrize("layout", ["staggered", "sequential"])
