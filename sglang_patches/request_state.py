@@ -79,6 +79,7 @@ class RequestState:
     owned           (num_tokens,) bool per row: the slot belongs to the tree
     pending         copies allocated but not launched
     num_private     slots allocated for shifted copies, freed with the request's rows
+    num_loaded      tokens brought back from host memory for this request
     is_running      the request was admitted and holds its handle's locks
     """
 
@@ -90,6 +91,7 @@ class RequestState:
     decode_offset: int
     plan: RequestPlan | None = None
     allow_shift: bool = True
+    allow_load: bool = True
     handle: Handle = field(default_factory=lambda: Handle([]))
     ends: list[Node | None] = field(default_factory=list)
     matched: list[int] = field(default_factory=list)
@@ -98,6 +100,7 @@ class RequestState:
     owned: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
     pending: PendingCopy | None = None
     num_private: int = 0
+    num_loaded: int = 0
     is_running: bool = False
     fallback_reason: str | None = None
     is_reported: bool = False
@@ -138,7 +141,7 @@ class RequestState:
         lens = np.subtract(self.table.stops, self.table.starts)
         missing = lens - np.array(self.matched, np.int64)
         self.next_row = (plan.num_hits + np.cumsum(missing) - missing).tolist()
-        self.next_segment = 0
+        self.next_segment = self.num_loaded = 0
         self.owned = np.zeros(self.num_tokens, bool)
         self.owned[: plan.num_shared] = True
         self.is_running = False
@@ -148,7 +151,7 @@ class RequestState:
         self.plan = None
         self.handle = Handle([])
         self.pending = None
-        self.num_private = 0
+        self.num_private = self.num_loaded = 0
         self.is_running = False
 
     def row_positions(self, start: int, stop: int) -> np.ndarray:
@@ -172,8 +175,8 @@ class RequestState:
             "context_tokens": plan.num_context,
             "shared": plan.num_shared,
             "shifted": num_shifted,
-            "loaded": 0,
-            "missed": plan.num_context - plan.num_shared - num_shifted,
+            "loaded": self.num_loaded,
+            "missed": plan.num_context - plan.num_shared - num_shifted - self.num_loaded,
             "plain": self.num_tokens - plan.num_context,
             "fallback_reason": self.fallback_reason,
         }

@@ -40,6 +40,7 @@ from depcache.errors import PromptError
 from depcache.plan import RequestPlan, make_scheduler, plan_request
 from depcache.prompt.wire import PREFIX as WIRE_PREFIX
 from depcache.prompt.wire import WireIds, parse_wire
+from sglang_patches.host_cache import HostCache, PendingLoad
 from sglang_patches.request_state import (
     ATTRIBUTE,
     FirstSlice,
@@ -48,6 +49,7 @@ from sglang_patches.request_state import (
     RequestState,
     get_state,
 )
+from sglang_patches.tiers.host import HostTier
 from sglang_patches.waiting_queue import WaitingQueue
 
 logger = logging.getLogger("depcache")
@@ -95,6 +97,7 @@ class DepCacheTree(BasePrefixCache):
             "plain": 0,
             "shift_fallbacks": 0,
         }
+        self.host = _make_host_cache(self.tree, params, config.host_gb)
         self._num_private = 0
         # Requests whose copies are allocated but not launched; id -> (request, state).
         self._pending: dict[int, tuple[Any, RequestState]] = {}
@@ -107,6 +110,8 @@ class DepCacheTree(BasePrefixCache):
     def reset(self) -> None:
         self.waiting_queue.clear()
         self.tree.reset()
+        if self.host is not None:
+            self.host.clear()
         self._num_private = 0
         self._pending.clear()
 
@@ -134,6 +139,7 @@ class DepCacheTree(BasePrefixCache):
             "evicted_tokens": self.tree.counters.evicted,
             "eviction_policy": self.tree.policy.name,
             "tokens": dict(self.counters),
+            "host": None if self.host is None else self.host.describe(),
         }
 
     def inc_lock_ref(self, node: Handle) -> IncLockRefResult:
@@ -234,11 +240,17 @@ class DepCacheTree(BasePrefixCache):
             plan = self._make_plan(req, state)
         state.start(plan)
         self._permute(req, state, plan)
-        return self._result(plan.shared_slots, state.handle, plan.num_shifted)
+        return self._result(plan.shared_slots, state.handle, plan.num_shifted + plan.num_loaded)
 
     def _make_plan(self, req: Any, state: RequestState) -> RequestPlan:
         root = self.tree.root(state.namespace)
-        plan = plan_request(self.tree, root, state.table, allow_shift=state.allow_shift)
+        plan = plan_request(
+            self.tree,
+            root,
+            state.table,
+            allow_shift=state.allow_shift,
+            allow_load=state.allow_load,
+        )
         if not plan.num_shifted:
             return plan
         # A shifted hit takes a slot of its own while its source stays locked. If that cannot
@@ -258,7 +270,9 @@ class DepCacheTree(BasePrefixCache):
         state.fallback_reason = reason
         self.counters["shift_fallbacks"] += 1
         root = self.tree.root(state.namespace)
-        return plan_request(self.tree, root, state.table, allow_shift=False)
+        return plan_request(
+            self.tree, root, state.table, allow_shift=False, allow_load=state.allow_load
+        )
 
     @staticmethod
     def _permute(req: Any, state: RequestState, plan: RequestPlan) -> None:
@@ -283,10 +297,10 @@ class DepCacheTree(BasePrefixCache):
         device_slots = torch.from_numpy(slots).to(self.device) if len(slots) else self._empty
         return MatchResult(device_slots, handle, handle, handle, host_hit_length=num_shifted)
 
-    # -- shifted hits: SGLang's load-back, from one position to another ----------------------
+    # -- shifted and loaded hits: what SGLang calls load-back ---------------------------------
 
     def init_load_back(self, params: Any) -> tuple[torch.Tensor, Handle]:
-        """Allocate the slots of the shifted hits. The copy itself runs on the forward stream.
+        """Allocate the slots of the shifted and loaded hits. The copies run with the prefill.
 
         SGLang calls this after admission and under the lock of `req.last_node`. A source may
         still be written, and a free slot still be read, by the step in flight: only a copy in
@@ -297,28 +311,49 @@ class DepCacheTree(BasePrefixCache):
         assert state is not None
         assert state.plan is not None
         plan = state.plan
-        allocator = self.token_to_kv_pool_allocator
-        missing = plan.num_shifted - allocator.available_size()
-        if missing > 0:
-            self.evict(EvictParams(num_tokens=missing))
-        targets = allocator.alloc(plan.num_shifted)
+        if plan.loaded:
+            assert self.host is not None
+            targets = self.host.load(plan.loaded, plan.num_shifted, self._alloc)
+        else:
+            targets = self._alloc(plan.num_shifted)
         if targets is None:
+            state.allow_load = False
             plan = self._plan_without_shift(state, "no slots were free for moving cached rows")
             state.start(plan)
             self._permute(req, state, plan)
             req.prefix_indices = torch.from_numpy(plan.shared_slots).to(self.device)
             return self._empty, state.handle
-        shifted = plan.shifted
-        state.pending = PendingCopy(
-            sources=shifted.slots,
-            targets=targets.cpu().numpy().copy(),
-            homes=shifted.home,
-            placed=shifted.placed,
-        )
-        state.num_private = plan.num_shifted
-        self._num_private += plan.num_shifted
-        self._pending[id(state)] = (req, state)
-        return targets, state.handle
+        if plan.loaded:
+            self.tree.lock(plan.loaded)
+            state.handle.nodes += plan.loaded
+            state.num_loaded = plan.num_loaded
+            state.owned[plan.num_hits - plan.num_loaded : plan.num_hits] = True
+        if plan.num_shifted:
+            shifted = plan.shifted
+            state.pending = PendingCopy(
+                sources=shifted.slots,
+                targets=targets[: plan.num_shifted],
+                homes=shifted.home,
+                placed=shifted.placed,
+            )
+            state.num_private = plan.num_shifted
+            self._num_private += plan.num_shifted
+            self._pending[id(state)] = (req, state)
+        return torch.from_numpy(targets).to(self.device), state.handle
+
+    def _alloc(self, num_tokens: int) -> np.ndarray | None:
+        """(num_tokens,) int64 free slots, evicting where it must; None when there are too few."""
+        allocator = self.token_to_kv_pool_allocator
+        missing = num_tokens - allocator.available_size()
+        if missing > 0:
+            self.evict(EvictParams(num_tokens=missing))
+        slots = allocator.alloc(num_tokens)
+        return None if slots is None else slots.cpu().numpy().astype(np.int64)
+
+    def take_loads(self) -> tuple[HostTier, PendingLoad] | None:
+        """Hand the rows to load from the host tier to the prefill that is being launched."""
+        load = None if self.host is None else self.host.take_loads()
+        return None if load is None or self.host is None else (self.host.mover, load)
 
     def take_pending(self, state: RequestState) -> PendingCopy | None:
         """Hand the copies of `state` to the forward pass that is being launched."""
@@ -527,6 +562,13 @@ class DepCacheTree(BasePrefixCache):
     def _free(self, slots: np.ndarray) -> None:
         if len(slots):
             self.token_to_kv_pool_allocator.free(torch.from_numpy(slots).to(self.device))
+
+
+def _make_host_cache(tree: KVTree, params: Any, host_gb: float) -> HostCache | None:
+    if not host_gb:
+        return None
+    pool = params.token_to_kv_pool_allocator.get_kvcache()
+    return HostCache(tree, HostTier(pool, int(host_gb * 10**9)))
 
 
 def _array_key(tokens: Any, limit: int) -> bytes:

@@ -1,8 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dependency tree of cached KV: which tokens are cached, where, and who goes first."""
 
+from depcache.cache.lower import HostCopies
 from depcache.cache.node import Node
 from depcache.cache.policies import EVICTION_POLICIES, EvictionPolicy, make_policy
 from depcache.cache.tree import Insertion, KVTree
 
-__all__ = ["EVICTION_POLICIES", "EvictionPolicy", "Insertion", "KVTree", "Node", "make_policy"]
+__all__ = [
+    "EVICTION_POLICIES",
+    "EvictionPolicy",
+    "HostCopies",
+    "Insertion",
+    "KVTree",
+    "Node",
+    "make_policy",
+]

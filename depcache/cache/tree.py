@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from depcache.cache.node import (
 )
 from depcache.cache.policies import EvictionPolicy, Lru
 from depcache.cache.victims import VictimQueue
+
+if TYPE_CHECKING:
+    from depcache.cache.lower import HostCopies
 
 MIN_REMEMBERED_NODES = 1024
 
@@ -65,10 +69,9 @@ class KVTree:
     the set of resident tokens changes, so a plan made at the same version is still right. Not
     thread-safe: one scheduler owns it.
 
+    host_copies  the tree's host tier; it puts itself here
     demote  called with the victims of an eviction, (node, slots) each, while their KV is still
             in place: it may give a node a copy in a lower tier
-    release_host, release_disk  called with what a node's copy in a lower tier was, when it goes
-            because the node's KV was computed anew for another position
     """
 
     def __init__(self, policy: EvictionPolicy | None = None) -> None:
@@ -77,8 +80,8 @@ class KVTree:
         self.policy: EvictionPolicy = policy or Lru()
         self.policy.attach(self)
         self.counters = TreeCounters()
+        self.host_copies: HostCopies | None = None
         self.demote: Callable[[list[tuple[Node, np.ndarray]]], None] | None = None
-        self.forget_copies: Callable[[Node], None] | None = None
         self._tick = 0
         self.version = 0
         self._victims = VictimQueue(self.policy.priority)
@@ -91,6 +94,8 @@ class KVTree:
         self._remembered: dict[Node, None] = {}
         self.rank.clear()
         self._victims.clear()
+        if self.host_copies is not None:
+            self.host_copies.clear()
         self.num_evictable = 0
         self.num_locked = 0
         self.num_nodes = 0
@@ -192,6 +197,8 @@ class KVTree:
         upper.children[node.first_token] = node
         self.num_nodes += 1
         self.counters.split_nodes += 1
+        if self.host_copies is not None:
+            self.host_copies.note_split(upper, node)
         return upper
 
     def grow(self, node: Node, key: bytes, home: int) -> list[Node]:
@@ -257,12 +264,12 @@ class KVTree:
         parent = node.parent
         assert parent is not None
         if home is not None and home != node.home:
-            if self.forget_copies is not None and (node.host is not None or node.disk is not None):
-                self.forget_copies(node)
+            if self.host_copies is not None:
+                self.host_copies.release(node)
             node.home = home
         node.slots = slots
         node.born = node.last_use = self.tick()
-        if not self.policy.remembers:
+        if not self.policy.remembers and node.host is None:
             node.hits, node.worth, node.cost = 0, 0.0, 0.0
         self._remembered.pop(node, None)
         if not parent.num_resident_children:

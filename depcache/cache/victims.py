@@ -49,19 +49,19 @@ class VictimQueue:
     def pop(self) -> tuple[float, Node] | None:
         """The least worthy node with its worth, taken out; None when there is none."""
         while self._heap:
-            entry = self._heap[0]
-            worth, count, node = entry
-            if not self._is_valid(entry):
+            worth, count, node = self._heap[0]
+            if self._entries.get(node) != count:
                 heapq.heappop(self._heap)
                 continue
-            now = self._worth(node)
-            if now > worth:
-                # The older of two equals goes first, so it keeps its number.
-                heapq.heapreplace(self._heap, (now, count, node))
-                continue
+            if node.waiters:  # only what is wanted can have grown in worth
+                now = self._worth(node)
+                if now > worth:
+                    # The older of two equals goes first, so it keeps its number.
+                    heapq.heapreplace(self._heap, (now, count, node))
+                    continue
             heapq.heappop(self._heap)
             del self._entries[node]
-            return now, node
+            return worth, node
         return None
 
     def _is_valid(self, entry: tuple[float, int, Node]) -> bool:

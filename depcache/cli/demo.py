@@ -17,12 +17,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from depcache.cli.launch import Launch, find_gpu, make_launch, require_sglang
 from depcache.cli.output import make_console, write_text
 from depcache.client.client import Client
+from depcache.demo.graph import open_sample_graph
 from depcache.demo.model import ensure_model, is_trained
-from depcache.demo.retrieval import Retriever
 from depcache.demo.run import SGLANG, SYSTEMS, Answer, Asked, add_up, ask_all, make_passes
-from depcache.demo.sample import load_graph, load_questions
+from depcache.demo.sample import load_questions
 from depcache.demo.server import ServerProcess, find_free_port
 from depcache.demo.table import NOISE, TITLES, make_samples, make_table, make_verdict
+from depcache.graph.retrieval import Retriever
 
 READY_S = 300.0
 # Enough for the whole sample in either cache: the demo compares reuse, not eviction.
@@ -69,8 +70,10 @@ def demo(
         with console.status("making the demo's model (once)"):
             model = str(ensure_model())
     trained = is_trained(model)
-    retriever = Retriever(load_graph(), max_hops=hops, max_paths=paths)
-    passes = make_passes(load_questions()[:questions], retriever, seed=seed)
+    # All paths are found before a server starts: no time below holds any of it.
+    with open_sample_graph(lambda note: console.print(note, style="yellow", markup=False)) as graph:
+        retriever = Retriever(graph, pruner="words", max_hops=hops, max_paths=paths)
+        passes = make_passes(load_questions()[:questions], retriever, seed=seed)
     device = "gpu" if find_gpu() else "cpu"
     systems = SYSTEMS if system is SystemChoice.BOTH else (system.value,)
     console.print(

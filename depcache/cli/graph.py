@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import time
 from collections.abc import Iterator
@@ -174,6 +175,9 @@ def build(
     ] = Path("depcache-build.jsonl"),
     chunk_tokens: Annotated[int, typer.Option(min=1, help="Words and signs per chunk.")] = 512,
     workers: Annotated[int, typer.Option(min=1, help="Chunks read at a time.")] = 4,
+    max_tokens: Annotated[
+        int, typer.Option(min=1, help="Longest answer for one chunk, in tokens.")
+    ] = 2048,
     out: Annotated[
         Path | None, typer.Option(help="Write the triples to this .jsonl file, too.")
     ] = None,
@@ -183,20 +187,21 @@ def build(
     from depcache.graph.extraction import OpenAIExtractor, extract_all, make_chunks
 
     chunks = list(make_chunks(_read_documents(files), max_tokens=chunk_tokens))
-    extractor = OpenAIExtractor(server, model, api_key=api_key)
-    with _make_progress() as progress:
-        task = progress.add_task("chunks", total=len(chunks))
-        found = extract_all(
-            chunks,
-            extractor,
-            state=state,
-            num_workers=workers,
-            on_progress=lambda done: progress.update(task, completed=done),
-        )
-    if out is not None:
-        lines = [json.dumps(triple, ensure_ascii=False) + "\n" for triple in found.triples]
-        write_text(out, "".join(lines))
+    extractor = OpenAIExtractor(server, model, api_key=api_key, max_tokens=max_tokens)
+    # The graph first: that it is down should not be found out after hours of extraction.
     with open_store(graph) as store:
+        with _make_progress() as progress:
+            task = progress.add_task("chunks", total=len(chunks))
+            found = extract_all(
+                chunks,
+                extractor,
+                state=state,
+                num_workers=workers,
+                on_progress=lambda done: progress.update(task, completed=done),
+            )
+        if out is not None:
+            lines = [json.dumps(triple, ensure_ascii=False) + "\n" for triple in found.triples]
+            write_text(out, "".join(lines))
         change = store.upsert(found.triples)
         url = store.url
     answer = {
@@ -228,13 +233,16 @@ def build(
 
 
 def _make_progress() -> Progress:
+    """A bar on stderr; nothing at all where that is no terminal."""
+    console = make_console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=make_console(stderr=True),
+        console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
 
 
@@ -269,14 +277,14 @@ def _read_documents(files: list[Path]) -> Iterator[tuple[str, str]]:
 
 
 def _count_lines(file: Path) -> int | None:
-    """Lines of a file that is not packed, to show how far a load is."""
-    if file.suffix.lower() in (".gz", ".graphml"):
+    """Lines of a file, to show how far a load is; None where lines are no triples."""
+    if file.suffix.lower() == ".graphml":
         return None
     try:
-        with file.open("rb") as lines:
+        with gzip.open(file, "rb") if file.suffix.lower() == ".gz" else file.open("rb") as lines:
             return sum(1 for _ in lines)
-    except OSError:
-        return None
+    except (OSError, EOFError):
+        return None  # reading the triples will say what is wrong
 
 
 def _read_aliases(file: Path) -> dict[str, list[str]]:

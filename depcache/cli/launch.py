@@ -97,6 +97,9 @@ def make_launch(
         defaults += [
             ("--device", "cpu"),
             ("--sampling-backend", "pytorch"),
+            # With SGLang's default, xgrammar, the first request for a JSON schema ends a server
+            # on a CPU ("Unsupported device"); llguidance compiles C++ when it is asked.
+            ("--grammar-backend", "outlines"),
             # "auto" would serve float32 weights in float16, which no CPU is fast at.
             ("--dtype", "float32"),
             # SGLang's default would take nearly all the memory there is.

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from depcache.client.client import Client
-from depcache.demo.retrieval import Retriever
 from depcache.demo.sample import Question
+from depcache.graph.retrieval import Retriever
 from depcache.prompt.layout import Layout
 from depcache.prompt.paths import Path
 from depcache.prompt.render import render

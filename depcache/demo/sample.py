@@ -7,10 +7,6 @@ import csv
 import json
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 _FOLDER = files("depcache").joinpath("demo", "wellknown")
 
@@ -34,16 +30,6 @@ def load_triples() -> list[tuple[str, str, str]]:
     lines = _FOLDER.joinpath("triples.tsv").read_text(encoding="utf-8").splitlines()
     rows = csv.reader(lines[1:], delimiter="\t", quoting=csv.QUOTE_NONE)
     return [(subject, relation, obj) for subject, relation, obj in rows]
-
-
-def load_graph() -> nx.MultiDiGraph:
-    """The triples as a graph; the attribute `relation` of an edge is its relation."""
-    import networkx as nx  # half a second, which other commands need not pay
-
-    graph = nx.MultiDiGraph()
-    for subject, relation, obj in load_triples():
-        graph.add_edge(subject, obj, relation=relation)
-    return graph
 
 
 def load_questions() -> list[Question]:

@@ -135,6 +135,9 @@ class GraphStore(ABC):
     def flush(self) -> None:  # noqa: B027 - a store in memory has nothing to do
         """Make what was written outlive this process, where the store can."""
 
+    def forget(self) -> None:  # noqa: B027
+        """Drop what is kept in memory to answer sooner. Answers stay the same."""
+
     def close(self) -> None:  # noqa: B027
         """Let go of the database. Safe to call twice."""
 

@@ -75,7 +75,8 @@ def expand(
             room = bounds.max_paths - len(expansion.paths)
             reached = _step(frontier, near, expansion, room)
             expansion.paths += reached
-            frontiers[entity] = _cut(reached, bounds.max_frontier, expansion)
+            if hop + 1 < num_hops:
+                frontiers[entity] = _cut(reached, bounds.max_frontier, expansion)
     return expansions
 
 
@@ -86,23 +87,30 @@ def _step(
     reached: list[Path] = []
     frontier = [path for path in frontier if path[-1] in near]
     frontier.sort(key=lambda path: (near[path[-1]].num_edges, path))
+    steps_of: dict[str, list[tuple[str, str]]] = {}  # many paths may end at one entity
     for path in frontier:
-        around = near[path[-1]]
-        if around.is_sampled:
-            expansion.hubs[path[-1]] = (len(around.edges), around.num_edges)
+        end = path[-1]
+        steps = steps_of.get(end)
+        if steps is None:
+            around = near[end]
+            if around.is_sampled:
+                expansion.hubs[end] = (len(around.edges), around.num_edges)
+            steps = steps_of[end] = [
+                (relation if is_forward else INVERSE_RELATION + relation, name)
+                for relation, is_forward, name in around.edges
+            ]
         visited = path[::2]
-        for relation, is_forward, name in around.edges:
-            if name not in visited:
-                if len(reached) >= room:
-                    expansion.is_cut = True
-                    return reached
-                label = relation if is_forward else INVERSE_RELATION + relation
-                reached.append((*path, label, name))
+        reached += [(*path, label, name) for label, name in steps if name not in visited]
+        if len(reached) > room:
+            expansion.is_cut = True
+            return reached[:room]
     return reached
 
 
 def _cut(paths: list[Path], max_frontier: int, expansion: Expansion) -> list[Path]:
     """The paths that go on: to the first `max_frontier` entities."""
+    if len(paths) <= max_frontier:
+        return paths
     ends = list(dict.fromkeys(path[-1] for path in paths))
     if len(ends) <= max_frontier:
         return paths

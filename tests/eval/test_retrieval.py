@@ -11,7 +11,11 @@ import pytest
 pytest.importorskip("ahocorasick", reason="needs the extra `graph`")
 pytest.importorskip("tokenizers", reason="needs the extra `server`")
 
+import random
+
 from eval.__main__ import main
+from eval.retrieval import TUNING_SAMPLES, TUNING_SEED, draw_questions
+from eval.sets import Question
 
 QUESTIONS = [
     {"question": "Where was Ann born?", "answers": ["OSLO"], "entities": ["Ann"]},
@@ -48,9 +52,12 @@ def test_rows_hold_recall_times_and_tokens(folder: Path, tmp_path: Path) -> None
     assert rows[2, "none"]["recall"] == rows[2, "none"]["ceiling"] == 0.5
     assert rows[2, "none"]["linked"] == 0.75
     for row in rows.values():
-        assert row["set"] == "small" and row["questions"] == 4
+        assert row["set"] == "small" and row["questions"] == 4 and row["seen_in_tuning"] == 2
         assert 0 < row["tree_tokens"] <= row["flat_tokens"]
-        assert row["ms_median"] >= 0
+        assert row["ms_median"] >= 0 and row["ms_again"] >= 0
+    assert report["command"].endswith("--hops 1 2 --pruners none words --store networkx --seed 1")
+    assert str(tmp_path) not in out.read_text()
+    assert [load["triples"] for load in report["loads"]] == [3]
     assert rows[2, "none"]["tree_tokens"] < rows[2, "none"]["flat_tokens"]
 
 
@@ -59,3 +66,22 @@ def test_wrong_data_is_one_sentence_and_exit_code_2(
 ) -> None:
     assert main(["retrieval", "--data", str(tmp_path / "nowhere")]) == 2
     assert "no folder" in capsys.readouterr().err
+
+
+def test_no_sample_holds_a_question_that_pruning_was_tuned_on() -> None:
+    for size in (3, 150, 1000, 5000):
+        questions = [Question(str(number), f"{number}?", ("x",)) for number in range(size)]
+        tuned = {
+            question
+            for count in TUNING_SAMPLES
+            for question in random.Random(TUNING_SEED).sample(questions, min(count, size // 2))
+        }
+        for seed in (1, 2):
+            drawn = draw_questions(questions, size // 3, seed)
+            assert len(set(drawn)) == len(drawn) == size // 3
+            assert not tuned & set(drawn)
+            assert drawn == draw_questions(questions, size // 3, seed)
+        for whole in (0, size, size + 1):
+            assert draw_questions(questions, whole, 1) == questions
+    assert draw_questions(questions, 200, 1) != draw_questions(questions, 200, 2)
+    assert tuned & set(draw_questions(questions, 200, TUNING_SEED))

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 class EvictionPolicy:
     """Orders evictable leaves; the tree sees to it that only unlocked leaves go.
 
-    A node is valued when it becomes evictable and again when it is about to go. In between,
-    its worth may grow but not shrink: `hits`, `last_use` and `worth` change only while a node
-    is locked, and the tree values it again when a waiting request gives it up.
+    A node is valued when it becomes evictable; `hits`, `last_use` and `worth` change only while
+    it is locked. If requests wait for it, it is valued again when it is about to go: until then
+    its worth may grow, not shrink. The tree sees to those that a waiting request gives up.
     """
 
     name: ClassVar[str]

@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from depcache.cache import EVICTION_POLICIES, KVTree, Node, make_policy
+from depcache.cache import EVICTION_POLICIES, HostCopies, KVTree, Node, make_policy
 from depcache.cache.node import to_key, to_tokens
+from depcache.plan import Lookahead, SegmentTable
 
 Path = tuple[object, ...]
 """(namespace, token, token, ...): one cached token, named by the way that leads to it."""
@@ -59,6 +61,9 @@ class TreeMachine(RuleBasedStateMachine):
             node = node.parent
         return node is root
 
+    def _resident(self) -> list[Node]:
+        return [node for node in self.tree.nodes() if node.slots is not None]
+
     @rule(namespace=namespaces, tokens=runs)
     def walk(self, namespace: str, tokens: list[int]) -> None:
         version = self.tree.version
@@ -91,11 +96,11 @@ class TreeMachine(RuleBasedStateMachine):
         for i in range(present, len(tokens)):
             self.cached[*start, *tokens[: i + 1]] = (int(offered[i]), home + i)
 
-    @precondition(lambda self: self.tree.num_nodes)
+    @precondition(lambda self: self.tree.num_resident)
     @rule(data=st.data())
     def lock(self, data: st.DataObject) -> None:
         """Hold several paths at once, some of them twice, as requests do."""
-        every = list(self.tree.nodes())
+        every = self._resident()
         nodes = data.draw(st.lists(st.sampled_from(every), min_size=1, max_size=3))
         self.tree.lock(nodes)
         self.tree.touch(nodes)
@@ -135,7 +140,11 @@ class TreeMachine(RuleBasedStateMachine):
     @rule()
     def evict_one(self) -> None:
         """What goes is the least worthy leaf that nobody holds."""
-        leaves = [node for node in self.tree.nodes() if not node.children and not node.locks]
+        leaves = [
+            node
+            for node in self._resident()
+            if not node.locks and all(child.slots is None for child in node.children.values())
+        ]
         by_slot = {int(node.slots[0]): self.tree.policy.priority(node) for node in leaves}
         (slots,) = self.tree.evict(1)
         assert by_slot[int(slots[0])] == min(by_slot.values())
@@ -149,7 +158,7 @@ class TreeMachine(RuleBasedStateMachine):
     @invariant()
     def tree_holds_what_the_model_holds(self) -> None:
         found: dict[Path, tuple[int, int]] = {}
-        for node in self.tree.nodes():
+        for node in self._resident():
             path = self._path_of(node)
             first = len(path) - node.num_tokens
             for i, slot in enumerate(node.slots.tolist()):
@@ -170,13 +179,144 @@ class TreeMachine(RuleBasedStateMachine):
             assert node.locks == direct[id(node)] + children
 
 
-def _machine(policy_name: str) -> type:
-    name = f"Test{policy_name.title()}Tree"
-    machine = type(name, (TreeMachine,), {"policy_name": policy_name})
-    case = machine.TestCase
-    case.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+class TierMachine(TreeMachine):
+    """The same tree with a host tier, and requests that wait: nodes outlive their device KV.
+
+    The host's memory is a dict from slot to the path whose KV was put there; a copy must hold
+    the KV of its node, whatever was split, evicted, loaded or computed anew in between.
+    """
+
+    policy_name = "lacr"
+    host_tokens = 24
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies = HostCopies(self.tree)
+        self.tree.demote = self._demote
+        self.lookahead = Lookahead(self.tree)
+        self.free_host = set(range(self.host_tokens))
+        self.host: dict[int, tuple[Path, int]] = {}
+        self.num_waiters = 0
+
+    def _give_back(self, slots: np.ndarray) -> None:
+        for slot in slots.tolist():
+            del self.host[slot]
+            self.free_host.add(slot)
+
+    def _demote(self, victims: list[tuple[Node, np.ndarray]]) -> None:
+        for node, slots in reversed(victims):
+            if node.host is not None or node.parent is None:
+                continue
+            if node.num_tokens > len(self.free_host):
+                self._give_back(self.copies.evict(node.num_tokens - len(self.free_host)))
+            if node.num_tokens > len(self.free_host) or node.parent is None:
+                continue
+            path = self._path_of(node)
+            host_slots = np.array([self.free_host.pop() for _ in slots])
+            first = len(path) - node.num_tokens
+            for i, slot in enumerate(host_slots.tolist()):
+                self.host[slot] = (path[: first + i + 1], node.home + i)
+            self.copies.add(node, host_slots)
+
+    @precondition(lambda self: self.copies.num_nodes)
+    @rule(data=st.data())
+    def load(self, data: st.DataObject) -> None:
+        """Bring one node back below a parent that is on the device."""
+        loadable = [
+            node
+            for node in self.tree.nodes()
+            if node.slots is None
+            and node.host is not None
+            and node.parent is not None
+            and node.parent.slots is not None
+        ]
+        if not loadable:
+            return
+        node = data.draw(st.sampled_from(loadable))
+        slots = self.free_slot + np.arange(node.num_tokens)
+        self.free_slot += node.num_tokens
+        path = self._path_of(node)
+        self.tree.make_resident(node, slots)
+        self.tree.lock([node])
+        self.tree.unlock([node])
+        first = len(path) - node.num_tokens
+        for i, slot in enumerate(slots.tolist()):
+            self.cached[path[: first + i + 1]] = (slot, node.home + i)
+
+    @rule(num_tokens=st.integers(0, 12))
+    def evict_copies(self, num_tokens: int) -> None:
+        self._give_back(self.copies.evict(num_tokens))
+
+    @rule(namespace=namespaces, tokens=runs)
+    def wait(self, namespace: str, tokens: list[int]) -> None:
+        table = SegmentTable.of_plain_prompt(np.array(tokens))
+        self.lookahead.enter(self.num_waiters, namespace, table)
+        self.num_waiters += 1
+
+    @precondition(lambda self: len(self.lookahead))
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        self.lookahead.leave(data.draw(st.sampled_from(sorted(self.tree.rank))))
+
+    @precondition(lambda self: len(self.lookahead))
+    @rule(data=st.data())
+    def reorder(self, data: st.DataObject) -> None:
+        self.lookahead.set_order(data.draw(st.permutations(sorted(self.tree.rank))))
+
+    def evict_one(self) -> None:
+        """Not here: a new order may have made a victim less worthy than its place says."""
+
+    @rule()
+    def flush(self) -> None:
+        for nodes, _ in self.held:
+            self.tree.unlock(nodes)
+        self.held.clear()
+        self.lookahead.clear()
+        self.tree.reset()
+        self.cached.clear()
+        self.host.clear()
+        self.free_host = set(range(self.host_tokens))
+
+    @invariant()
+    def copies_are_sound(self) -> None:
+        while self.copies.released:
+            self._give_back(self.copies.released.pop())
+        self.copies.check()
+        assert self.copies.num_tokens == len(self.host) == self.host_tokens - len(self.free_host)
+
+    @invariant()
+    def copies_hold_the_kv_of_their_nodes(self) -> None:
+        for node in self.tree.nodes():
+            if node.host is None:
+                continue
+            path = self._path_of(node)
+            first = len(path) - node.num_tokens
+            for i, slot in enumerate(node.host.tolist()):
+                assert self.host[slot] == (path[: first + i + 1], node.home + i)
+
+    @invariant()
+    def waiters_are_on_all_they_want_and_nothing_is_kept_for_nobody(self) -> None:
+        for node in self.tree.nodes():
+            for waiter in node.waiters or ():
+                assert waiter in self.lookahead
+                above = node.parent
+                assert above is not None
+                assert above.is_root or (above.waiters and waiter in above.waiters)
+
+
+def _case(machine: type[TreeMachine], policy_name: str, max_examples: int) -> type:
+    named = type(f"{policy_name.title()}Machine", (machine,), {"policy_name": policy_name})
+    case = named.TestCase
+    case.settings = settings(max_examples=max_examples, stateful_step_count=40, deadline=None)
     return case
 
 
+TestTree = _case(TreeMachine, "lru", 100)
+TestTiers = _case(TierMachine, "lacr", 100)
+
+# 100,000 operations on each: `make test-all`.
+TestTreeLong = pytest.mark.slow(_case(TreeMachine, "lru", 2500))
+TestTiersLong = pytest.mark.slow(_case(TierMachine, "lacr", 2500))
+
 for _name in EVICTION_POLICIES:
-    globals()[f"Test{_name.title()}Tree"] = _machine(_name)
+    globals()[f"Test{_name.title()}Tree"] = _case(TreeMachine, _name, 15)

@@ -198,3 +198,24 @@ def test_the_engine_example_runs(model):
     done = run(sys.executable, str(EXAMPLES / "04_engine.py"), str(model))
     assert done.returncode == 0, done.stderr
     assert "then: {" in done.stdout
+
+
+def test_a_graph_is_built_with_our_own_server_whatever_its_model_says(url, tmp_path):
+    # Random weights: what the model says is noise, held to the schema and cut off. It must be
+    # left out and counted, or be triples.
+    pytest.importorskip("ahocorasick", reason="needs the extra `graph`")
+    for name, text in (("a.txt", "Marie Curie was born in Warsaw."), ("b.txt", "Ulm. " * 30)):
+        (tmp_path / name).write_text(text)
+    arguments = ["graph", "build", tmp_path / "a.txt", tmp_path / "b.txt", "--server", url]
+    arguments += ["--graph", "networkx:", "--state", tmp_path / "state.jsonl"]
+    arguments += ["--max-tokens", 48, "--chunk-tokens", 40, "--json"]
+    done = depcache(*map(str, arguments))
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["chunks"] == 3 and answer["resumed"] == 0
+    assert len(answer["problems"]) == answer["bad_chunks"] + answer["dropped_triples"]
+    state = [json.loads(line) for line in (tmp_path / "state.jsonl").read_text().splitlines()]
+    assert len(state) == 3
+    assert sum("problem" in row for row in state) == answer["bad_chunks"]
+    again = json.loads(depcache(*map(str, arguments)).stdout)
+    assert again["resumed"] == 3 and again["bad_chunks"] == answer["bad_chunks"]

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ pytest.importorskip("rapidfuzz", reason="needs the extra `graph`")
 from depcache.cli import ask, main
 from depcache.graph import open_store
 from tests.depcache.client.fake_server import REPORT, FakeServer, chat_chunks, named_paths
+from tests.helpers.chat_server import start_chat_server
 
 LINES = "Ann Lee\tborn in\tOslo\nOslo\tis in\tNorway\nbad line\nAnn Lee\twrote\tBlue [b]\n"
 
@@ -105,9 +108,57 @@ def test_wrong_addresses_and_pruners_are_one_sentence(call: Call, tmp_path: Path
 
 
 @pytest.mark.falkordb
-def test_a_database_that_is_down_is_exit_code_3(call: Call) -> None:
-    code, _, error = call("graph", "stats", "--graph", "falkor://u:secret@127.0.0.1:9/g")
-    assert code == 3 and "cannot be reached" in error and "secret" not in error
+@pytest.mark.parametrize(
+    "command", ["graph stats", "graph load", "graph paths", "graph link", "graph build", "ask"]
+)
+def test_a_database_that_is_down_is_one_sentence_and_exit_code_3(
+    call: Call, facts: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("depcache.graph.falkordb_store.time.sleep", waits.append)
+    arguments: dict[str, list] = {
+        "graph stats": [],
+        "graph load": [facts],
+        "graph build": [facts, "--state", facts.parent / "state.jsonl"],
+    }
+    url = "falkor://u:secret@127.0.0.1:9/g"
+    code, text, error = call(*command.split(), *arguments.get(command, ["x"]), "--graph", url)
+    assert code == 3 and text == ""
+    assert error.count("\n") == 1 and "cannot be reached" in error and "start it" in error
+    assert "secret" not in error and "Traceback" not in error
+    assert waits == sorted(waits) and len(waits) >= 3
+
+
+def test_an_empty_graph_is_told_as_one(call: Call, server: FakeServer) -> None:
+    empty = ["--graph", "networkx:"]
+    code, text, _ = call("graph", "stats", *empty, "--json")
+    assert code == 0 and json.loads(text)["triples"] == json.loads(text)["version"] == 0
+    code, text, _ = call("graph", "link", "Who is Ann?", *empty)
+    assert code == 0 and text == "no entity of the graph is named\n"
+    code, _, error = call("graph", "paths", "Ann", *empty)
+    assert code == 2 and error == "depcache: the graph has no entity 'Ann'\n"
+    code, text, _ = call("ask", "Who is Ann?", *empty, "--pruner", "none")
+    assert code == 0 and "names no entity of the graph" in text
+
+
+def test_figures_on_stdout_are_nothing_but_json(call: Call, facts: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "facts.tsv.gz"
+    packed.write_bytes(gzip.compress(facts.read_bytes()))
+    for file in (facts, packed):
+        code, text, _ = call("graph", "load", file, "--graph", "networkx:", "--json", "-")
+        answer = json.loads(text)
+        assert code == 0 and (answer["triples"], answer["entities"]) == (3, 4)
+        assert isinstance(answer["seconds"], float)
+
+
+def test_the_progress_of_a_load_is_shown_on_stderr(
+    call: Call, facts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    code, text, error = call("graph", "load", facts, "--graph", "networkx:", "--json", "-")
+    assert code == 0 and json.loads(text)["added"] == 3
+    assert "triples" in error and "/4" in error
 
 
 @pytest.fixture
@@ -152,29 +203,45 @@ def test_ask_without_facts_does_not_blame_the_server(
     assert "without DepCache" not in text
 
 
-def test_build_extracts_and_loads(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content = json.dumps({"triples": [{"head": "Ann", "relation": "wrote", "tail": "Blue"}]})
+def test_build_extracts_and_loads(call: Call, tmp_path: Path) -> None:
+    busy = [503, 429]
 
-    def reply(*_: object, **__: object) -> httpx.Response:
-        request = httpx.Request("POST", "http://x")
-        return httpx.Response(
-            200, json={"choices": [{"message": {"content": content}}]}, request=request
-        )
+    def answer(body: dict) -> tuple[int, str]:
+        if busy:
+            return busy.pop(), "busy"
+        text = body["messages"][-1]["content"]
+        if "nonsense" in text:
+            return 200, "I would rather not."
+        found = re.findall(r"(\w+) wrote (\w+)", text)
+        rows = [{"head": head, "relation": "wrote", "tail": tail} for head, tail in found]
+        return 200, json.dumps({"triples": rows})
 
-    monkeypatch.setattr(httpx.Client, "post", reply)
-    (tmp_path / "a.txt").write_text("Ann wrote Blue.")
-    (tmp_path / "b.jsonl").write_text('{"title": "B", "text": "Blue is by Ann."}\n')
+    (tmp_path / "a.txt").write_text("Ann wrote Blue. Bob wrote Red.")
+    lines = [{"title": "B", "text": "Ann wrote Blue."}, {"title": "C", "text": "nonsense"}]
+    (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, lines)))
     out = tmp_path / "triples.jsonl"
     arguments = ["graph", "build", tmp_path / "a.txt", tmp_path / "b.jsonl", "--out", out]
     arguments += ["--graph", "networkx:", "--state", tmp_path / "state.jsonl", "--json"]
-    code, text, _ = call(*arguments)
-    answer = json.loads(text)
-    assert code == 0
-    assert (answer["chunks"], answer["triples"], answer["added"]) == (2, 1, 1)
-    assert set(open_store(out).triples()) == {("Ann", "wrote", "Blue")}
-    assert json.loads(call(*arguments)[1])["resumed"] == 2
+    with start_chat_server(answer) as (url, bodies):
+        code, text, _ = call(*arguments, "--server", url, "--model", "m")
+        first = json.loads(text)
+        assert code == 0
+        assert (first["chunks"], first["triples"], first["added"]) == (3, 2, 2)
+        assert first["bad_chunks"] == len(first["problems"]) == 1
+        assert set(open_store(out).triples()) == {("Ann", "wrote", "Blue"), ("Bob", "wrote", "Red")}
+        # Two were turned away, and what cannot be used is asked for twice.
+        assert len(bodies) == 3 + 2 + 1
+        assert all(body["model"] == "m" and body["response_format"] for body in bodies)
+        assert json.loads(call(*arguments, "--server", url)[1])["resumed"] == 3
+        assert len(bodies) == 6
     (tmp_path / "b.jsonl").write_text("no JSON")
     code, _, error = call(*arguments)
     assert code == 2 and "line 1" in error
+
+
+def test_build_refuses_what_the_server_refuses(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Ann wrote Blue.")
+    arguments = ["graph", "build", tmp_path / "a.txt", "--state", tmp_path / "s", "--graph"]
+    with start_chat_server(lambda _: (400, "no such model")) as (url, _):
+        code, _, error = call(*arguments, "networkx:", "--server", url)
+    assert code == 2 and "no such model" in error and error.count("\n") == 1

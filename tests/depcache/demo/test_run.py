@@ -8,12 +8,15 @@ import httpx
 import pytest
 from rich.console import Console
 
+pytest.importorskip("ahocorasick", reason="needs the extra `graph`")
+
 from depcache.cli.demo import make_demo_launch
 from depcache.client import Client
-from depcache.demo.retrieval import Retriever
 from depcache.demo.run import DEPCACHE, SGLANG, Answer, Asked, add_up, ask_all, make_passes, ttft_ms
-from depcache.demo.sample import Question, load_graph, load_questions
+from depcache.demo.sample import Question, load_questions, load_triples
 from depcache.demo.table import make_samples, make_table, make_verdict
+from depcache.graph.retrieval import Retriever
+from depcache.graph.stores import open_store
 from tests.depcache.client.fake_server import FakeServer
 
 QUESTION = Question("q", "Where?", ("Warsaw",))
@@ -32,7 +35,13 @@ def shown(*renderables):
 
 @pytest.fixture(scope="module")
 def passes():
-    return make_passes(load_questions(), Retriever(load_graph(), max_hops=2), seed=0)
+    return make_all_passes()
+
+
+def make_all_passes():
+    with open_store("networkx:") as store:
+        store.upsert(load_triples())
+        return make_passes(load_questions(), Retriever(store, pruner="words"), seed=0)
 
 
 def test_the_second_pass_asks_the_same_with_the_same_facts_in_another_order(passes):
@@ -49,8 +58,7 @@ def test_the_second_pass_asks_the_same_with_the_same_facts_in_another_order(pass
 
 
 def test_a_seed_gives_the_same_passes_again(passes):
-    again = make_passes(load_questions(), Retriever(load_graph(), max_hops=2), seed=0)
-    assert again == passes
+    assert make_all_passes() == passes
 
 
 def test_both_systems_get_the_same_text_and_only_depcache_the_structure(passes):

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A local HTTP server with OpenAI's chat route, whose "model" is a function of the last message."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Answer = tuple[int, str]
+"""HTTP status, and the content of the answer or the text of the error."""
+
+
+@contextmanager
+def start_chat_server(
+    answer: Callable[[dict[str, Any]], Answer],
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The address of the server, and the bodies it has been sent so far."""
+    bodies: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            bodies.append(body)
+            status, text = answer(body)
+            if self.path != "/v1/chat/completions":
+                status, text = 404, "no such route"
+            message = {"role": "assistant", "content": text}
+            good = {"object": "chat.completion", "choices": [{"index": 0, "message": message}]}
+            data = json.dumps(good if status == 200 else {"error": text}).encode()
+            self.send_response(status)
+            if status in (429, 503):
+                self.send_header("Retry-After", "0")
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", bodies
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
