@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In which order waiting requests run: first come, longest dependency match, or longest shared.
+"""In which order waiting requests run: first come, most cached, or most shared.
 
 Pure host code, used by the server and by the simulator. The caller reports what happens to a
 request (`enter`, then `start` and `finish`, or `leave`) and asks for the order before it admits.
@@ -188,15 +188,19 @@ class LongestDependencyMatch(_Reordering):
         self._sharing.remove(waiter.row)
 
     def _prepare(self, waiters: Sequence[_Waiter], rows: IntArray) -> None:
-        self._scores = np.fromiter(map(self._score, waiters), np.int64, len(waiters))
+        self._scores = np.fromiter(map(self._score, waiters), np.float64, len(waiters))
 
-    def _score(self, waiter: _Waiter) -> int:
-        """What the tree holds of a request, or a bound on it."""
+    def _score(self, waiter: _Waiter) -> float:
+        """The worth of a request, or a bound on it."""
         if waiter.version == self.tree.version:
-            return waiter.held
+            return self._worth(waiter, waiter.held)
         if waiter.version < 0:
-            return waiter.table.task_start
-        return min(waiter.held + waiter.gained, waiter.table.task_start)
+            return self._worth(waiter, waiter.table.task_start)
+        return self._worth(waiter, min(waiter.held + waiter.gained, waiter.table.task_start))
+
+    def _worth(self, waiter: _Waiter, num_held: int) -> float:
+        """What is maximized: grows with `num_held`, the tokens that the tree holds."""
+        return num_held
 
     def _count(self, waiter: _Waiter) -> None:
         root = self.tree.root(waiter.namespace)
@@ -212,7 +216,21 @@ class LongestDependencyMatch(_Reordering):
             if not is_exact or waiter.version == self.tree.version:
                 return best
             self._count(waiter)
-            self._scores[best] = waiter.held
+            self._scores[best] = self._score(waiter)
+
+
+class AgedDependencyMatch(LongestDependencyMatch):
+    """The share of a request that the tree holds, plus the share of its patience that is used.
+
+    A request that is passed over again and again keeps its look-ahead entries in the tree and
+    what they protect; so the one that nobody would pick rises until it equals a full hit. In
+    the simulator this adds to LACR where `ldm` does not.
+    """
+
+    name = "ldm_aged"
+
+    def _worth(self, waiter: _Waiter, num_held: int) -> float:
+        return num_held / max(1, waiter.table.task_start) + waiter.passed / max(1, self.max_passed)
 
 
 class LongestSharedPrefix(_Reordering):
@@ -252,7 +270,8 @@ class LongestSharedPrefix(_Reordering):
 
 
 SCHEDULERS: dict[str, type[Scheduler]] = {
-    cls.name: cls for cls in (Scheduler, LongestDependencyMatch, LongestSharedPrefix)
+    cls.name: cls
+    for cls in (Scheduler, LongestDependencyMatch, AgedDependencyMatch, LongestSharedPrefix)
 }
 
 

@@ -65,6 +65,9 @@ class Settings:
 class Outcome:
     """What was counted behind the warm-up, in tokens of the context: the system is left out.
 
+    The warm-up is the first requests of the workload, not the first to run: so every scheduler
+    is judged by the same requests.
+
     by_request  mean over the requests of hit / all tokens of one
     seconds     wall time of the whole replay
     """
@@ -119,8 +122,8 @@ class Replay:
         num_warmup = int(len(self.tables) * self.settings.warmup)
         hits: list[int] = []
         sizes: list[int] = []
-        for number in range(len(self.tables)):
-            hit, size = self.step()
+        for _ in self.tables:
+            number, hit, size = self.step()
             if number >= num_warmup:
                 hits.append(hit)
                 sizes.append(size)
@@ -135,8 +138,8 @@ class Replay:
             seconds=time.perf_counter() - started,
         )
 
-    def step(self) -> tuple[int, int]:
-        """Run the next request; its hit and its context tokens."""
+    def step(self) -> tuple[int, int, int]:
+        """Run the next request; its number, its hit and its context tokens."""
         self._fill_queue()
         ordered = self.scheduler.order()
         self.future.set_order(ordered)
@@ -158,7 +161,7 @@ class Replay:
         self._running.append((nodes, private))
         num_system = _system_len(table)
         num_system_hits = plan.matched[0] if num_system else 0
-        return plan.num_hits - num_system_hits, table.task_start - num_system
+        return number, plan.num_hits - num_system_hits, table.task_start - num_system
 
     def check(self) -> None:
         """RuntimeError if a slot is lost or held twice; for tests."""

@@ -14,6 +14,7 @@ pytest.importorskip("ahocorasick", reason="needs the extra `graph`")
 pytest.importorskip("tokenizers", reason="needs the extra `server`")
 
 from depcache.errors import ConfigError
+from depcache.plan.schedule import SCHEDULERS
 from depcache.plan.segments import SegmentTable
 from eval.__main__ import main
 from eval.policy.graph import write_made_graph
@@ -77,7 +78,7 @@ def test_without_bounds_every_token_is_missed_once(tables: list[SegmentTable]) -
     assert count_working_set(tables) == len(seen)
 
 
-@pytest.mark.parametrize("scheduler", ["fcfs", "ldm", "lsp"])
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_slot_is_lost_and_the_same_run_gives_the_same_figures(
     tables: list[SegmentTable], policy: str, scheduler: str
@@ -205,7 +206,7 @@ def test_the_command_writes_rows_and_gains(tmp_path: Path) -> None:
     # Two workloads at two capacities; a queue of two matters only to what looks at it.
     num_looking = sum(map(looks_ahead, POLICIES))
     assert len(fcfs) == 4 * (len(POLICIES) + num_looking)
-    assert {row["scheduler"] for row in report["rows"]} == {"fcfs", "ldm", "lsp"}
+    assert {row["scheduler"] for row in report["rows"]} == set(SCHEDULERS)
     assert set(report["gain_points"]) == {"lru", "lfu", "pgdsf"}
     assert "belady_gap_points" in report
     assert report["left_out"] == []

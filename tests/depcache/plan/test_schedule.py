@@ -69,6 +69,14 @@ def test_longest_dependency_match_takes_what_is_cached_most() -> None:
     assert run_all("ldm", tables) == [0, 2, 4, 1, 3]
 
 
+def test_aged_match_takes_the_largest_share_that_is_cached_and_age_outweighs_it() -> None:
+    tables = [table_of(1), table_of(2), table_of(1, 3), table_of(1), table_of(4, 1, 5)]
+    # After 0: 3 is cached whole, 2 by 15 of 25 tokens, 4 by 15 of 35, 1 has its system only.
+    assert run_all("ldm_aged", tables) == [0, 3, 2, 4, 1]
+    # Two of four passes are worth half: 5 of 15 and 1/2 are more than 15 of 35 tokens.
+    assert run_all("ldm_aged", tables, max_passed=4) == [0, 3, 2, 1, 4]
+
+
 def test_longest_shared_prefix_runs_groups_together() -> None:
     tables = [table_of(1), table_of(2), table_of(3), table_of(1, 8), table_of(2, 9), table_of(3, 1)]
     # 5 shares most with all (entities 1 and 3). 0, 3 and 2 share one each with it, and 0 more with
@@ -121,24 +129,33 @@ def test_nobody_is_passed_over_more_often_than_allowed(
     assert max(passed.values(), default=0) <= max_passed
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.parametrize("name", ["ldm", "ldm_aged"])
+@settings(max_examples=100, deadline=None)
 @given(
     waiting=st.lists(tree_prompts, min_size=1, max_size=10),
     evicted=st.lists(st.integers(0, 12), max_size=10),
     tells=st.booleans(),
 )
 def test_the_front_is_what_counting_everything_would_take(
-    waiting: list[TreePrompt], evicted: list[int], tells: bool
+    name: str, waiting: list[TreePrompt], evicted: list[int], tells: bool
 ) -> None:
     tree = KVTree()
-    scheduler = make_scheduler("ldm", tree, max_passed=1000)
+    scheduler = make_scheduler(name, tree, max_passed=1000)
+    passed = dict.fromkeys(range(len(waiting)), 0)
     tables = dict(enumerate(map(make_table, waiting)))
     for number, table in tables.items():
         scheduler.enter(number, NAMESPACE, table)
     evicted = evicted + [0] * len(tables)
     while tables:
-        held = {n: plan_request(tree, tree.root(NAMESPACE), t).num_hits for n, t in tables.items()}
-        best = max(held, key=lambda number: (held[number], -number))
+        worth: dict[int, float] = {}
+        for number, table in tables.items():
+            worth[number] = plan_request(tree, tree.root(NAMESPACE), table).num_hits
+            if name == "ldm_aged":
+                share = worth[number] / max(1, table.task_start)
+                worth[number] = share + passed[number] / 1000
+        best = max(worth, key=lambda number: (worth[number], -number))
+        for number in tables:
+            passed[number] += number < best
         assert scheduler.order()[0] == best
         matched = serve(tree, tables.pop(best))
         scheduler.start(best, matched if tells else None)
@@ -182,7 +199,7 @@ def test_requests_may_leave_and_come_back(name: str) -> None:
 
 
 def test_wrong_arguments_name_the_choices() -> None:
-    with pytest.raises(ConfigError, match="fcfs, ldm, lsp"):
+    with pytest.raises(ConfigError, match="fcfs, ldm, ldm_aged, lsp"):
         make_scheduler("lifo", KVTree())
     with pytest.raises(ConfigError, match="at least 0"):
         make_scheduler("ldm", KVTree(), max_passed=-1)
