@@ -40,40 +40,20 @@ class Config(BaseSettings):
         ge=0,
         description="eviction policy lacr: waiting requests that are looked at; unset: all",
     )
-    queue_order: Literal["sglang", "ldm", "lsp"] = Field(
+    queue_order: Literal["sglang", "ldm", "ldm_aged", "lsp"] = Field(
         "sglang",
         description="order of the waiting queue: as --schedule-policy says, longest dependency "
-        "match, or longest shared prefix",
+        "match, that and the time waited, or longest shared prefix",
     )
     max_passed: int = Field(
-        64, ge=0, description="queue_order ldm and lsp: how often a request may be passed over"
+        64, ge=0, description="queue_order: how often a request may be passed over"
     )
     cpu_threads: int = Field(
         0, ge=0, description="threads of the model process on a CPU; 0 uses every core"
     )
 
     host_gb: float = Field(
-        0, ge=0, description="main memory for KV that left the device, in GB (10^9); 0 is off"
-    )
-    disk_gb: float = Field(
-        0, ge=0, description="storage for KV that left main memory, in GB (10^9); 0 is off"
-    )
-    disk_path: str = Field(
-        "~/.cache/depcache",
-        description="folder of the disk tier: its list of values, and the values of backend file",
-    )
-    disk_backend: str = Field(
-        "file",
-        description="SGLang storage backend: file, mooncake, simm, mori, or dynamic for a class "
-        "of your own",
-    )
-    disk_config: dict[str, Any] = Field(
-        default_factory=dict,
-        description="extra config of the storage backend, JSON: what "
-        "--hicache-storage-backend-extra-config takes",
-    )
-    disk_deadline_s: float = Field(
-        5.0, gt=0, description="seconds after which a read or write of the disk is given up"
+        0, ge=0, description="main memory for KV that left the device, in GB (10^9 bytes); 0 is off"
     )
 
     @classmethod

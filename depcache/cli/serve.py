@@ -37,6 +37,7 @@ class QueueOrder(StrEnum):
 
     SGLANG = "sglang"
     LDM = "ldm"
+    LDM_AGED = "ldm_aged"
     LSP = "lsp"
 
 
@@ -54,8 +55,8 @@ def serve(
     queue_order: Annotated[
         QueueOrder | None,
         typer.Option(
-            help="Order of waiting requests: SGLang's, longest dependency match, or longest "
-            "shared prefix."
+            help="Order of waiting requests: SGLang's, longest dependency match, that and the time "
+            "waited, or longest shared prefix."
         ),
     ] = None,
     cpu_threads: Annotated[
