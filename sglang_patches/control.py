@@ -7,6 +7,7 @@ A question is JSON in the request id of SGLang's state query; see `hooks/schedul
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from depcache.errors import PromptError
 from depcache.plan import plan_request
 from depcache.prompt.wire import WireIds, parse_wire
 from sglang_patches.request_state import RequestState
+from sglang_patches.stats import dump_tree, make_stats
 
 QUESTION_PREFIX = "depcache:"
 
@@ -55,4 +57,8 @@ def _explain(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-_ANSWERS = {"explain": _explain}
+_ANSWERS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
+    "explain": _explain,
+    "stats": lambda cache, question: make_stats(cache),
+    "tree": lambda cache, question: dump_tree(cache, question["limit"]),
+}

@@ -7,10 +7,10 @@ admin rights (SGLang 0.5.17 with FastAPI 0.163).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import fastapi
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 
 import depcache
 from depcache.config import load_config
@@ -19,6 +19,7 @@ from depcache.prompt.layout import token_positions
 from depcache.prompt.wire import WireIds, forest_from_wire, parse_wire
 from sglang_patches.control import make_question
 from sglang_patches.inbound import convert_text, custom_params_of, validate_ids
+from sglang_patches.stats import to_dot
 from sglang_patches.verify import inspect
 from sglang_patches.version import installed_version
 
@@ -27,6 +28,8 @@ MAX_TABLE_ROWS = 2000
 
 def add_routes(http_server: Any) -> None:
     """Add the routes to SGLang's HTTP server module. Safe to call twice."""
+    from sglang.srt.utils.auth import AuthLevel, auth_level
+
     app = http_server.app
     if any(getattr(route, "path", "").startswith("/depcache/") for route in app.routes):
         return
@@ -43,6 +46,31 @@ def add_routes(http_server: Any) -> None:
             return await explain(http_server, await _read_object(request))
         except ValueError as error:
             return _bad_request(str(error))
+
+    @app.get("/depcache/stats")
+    async def depcache_stats() -> dict[str, Any]:
+        """What each tier holds and how often it was of use."""
+        return (await _ask(http_server, {"ask": "stats"}))["reply"]
+
+    # The tree tells tenants' salts, and a flush costs everyone: for the admin, if there is one.
+    @app.get("/depcache/tree", response_model=None)
+    @auth_level(AuthLevel.ADMIN_OPTIONAL)
+    async def depcache_tree(
+        limit: int = fastapi.Query(1000, ge=0, le=100_000),
+        style: Literal["json", "dot"] = fastapi.Query("json", alias="format"),
+    ) -> dict[str, Any] | PlainTextResponse:
+        """The nodes of the tree, as JSON or for Graphviz."""
+        dump = (await _ask(http_server, {"ask": "tree", "limit": limit}))["reply"]
+        return PlainTextResponse(to_dot(dump)) if style == "dot" else dump
+
+    @app.post("/depcache/flush", response_model=None)
+    @auth_level(AuthLevel.ADMIN_OPTIONAL)
+    async def depcache_flush() -> dict[str, Any] | JSONResponse:
+        """Forget everything in every tier, as SGLang's /flush_cache; not while requests run."""
+        result = await http_server._global_state.tokenizer_manager.flush_cache()
+        if not result.success:
+            return _bad_request(result.message or "requests are running: flush when there are none")
+        return {"success": True}
 
     app.openapi_schema = None
 

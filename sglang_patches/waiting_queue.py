@@ -39,6 +39,7 @@ class WaitingQueue:
         # The requests are kept, so that no other can have the same id meanwhile.
         self._waiting: dict[Hashable, Any] = {}
         self._started: dict[Hashable, Any] = {}
+        self._alone: Any = None  # a request that was the only one in the last pass
 
     def __len__(self) -> int:
         """Requests that are known to wait."""
@@ -63,6 +64,11 @@ class WaitingQueue:
         names = {id(req) for req in waiting}
         for name in [name for name in self._waiting if name not in names]:
             self._leave(name, is_running=self._waiting[name].req_pool_idx is not None)
+        if len(waiting) == 1 and not self._waiting and waiting[0] is not self._alone:
+            # It runs at once, or is seen again: a server that is not busy pays nothing here.
+            self._alone = waiting[0]
+            return
+        self._alone = None
         for req in waiting:
             if id(req) not in self._waiting:
                 self._enter(req)

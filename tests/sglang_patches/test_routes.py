@@ -217,18 +217,78 @@ def test_explain_tells_the_plan_and_changes_nothing(served, form: str) -> None:
     assert "Model" in "".join(row["text"] for row in after["table"])
 
 
-def test_flush_cache_flushes_the_tree(served) -> None:
+ADMIN = {"Authorization": "Bearer the-admin-key"}
+
+
+@pytest.mark.parametrize("route", ["/flush_cache", "/depcache/flush"])
+def test_a_flush_empties_the_tree(served, route: str) -> None:
     body = chat(fresh_paths())
     served.post("/v1/chat/completions", body)
-    response = served.client.post(
-        "/flush_cache", headers={"Authorization": "Bearer the-admin-key"}, timeout=30
-    )
+    response = served.client.post(route, headers=ADMIN, timeout=30)
     assert response.status_code == 200
     assert served.client.get("/depcache/status").json()["cache"]["cached_tokens"] == 0
     report = served.post("/v1/chat/completions", body).json()["metadata"]["depcache"]
     assert report["shared"] == 0
 
 
+def test_stats_count_what_the_requests_report(served) -> None:
+    before = served.client.get("/depcache/stats").json()
+    body = chat(fresh_paths())
+    reports = [
+        served.post("/v1/chat/completions", body).json()["metadata"]["depcache"] for _ in range(2)
+    ]
+    after = served.client.get("/depcache/stats").json()
+    assert after["requests"]["requests"] - before["requests"]["requests"] == 2
+    for name in ("shared", "shifted", "loaded", "missed", "plain"):
+        grown = after["tokens"][name] - before["tokens"][name]
+        assert grown == sum(report[name] for report in reports)
+    device, earlier = after["tiers"]["device"], before["tiers"]["device"]
+    assert device["tokens"] - earlier["tokens"] == device["inserted"] - earlier["inserted"] > 0
+    # 4 layers, 2 key-value heads of 32 channels, keys and values, float32
+    assert device["bytes"] == device["tokens"] * 4 * 2 * 32 * 2 * 4
+    assert (device["evicted"], device["locked_tokens"]) == (0, 0)
+    assert "host" not in after["tiers"]
+
+
+def test_the_tree_is_dumped_node_by_node(served) -> None:
+    served.post("/v1/chat/completions", chat(fresh_paths()))
+    dump = served.client.get("/depcache/tree", headers=ADMIN).json()
+    held = served.client.get("/depcache/stats").json()["tiers"]["device"]
+    assert not dump["is_cut"]
+    assert [node["node"] for node in dump["nodes"]] == list(range(held["nodes"]))
+    assert sum(node["num_tokens"] for node in dump["nodes"]) == held["tokens"]
+    for node in dump["nodes"]:
+        if node["parent"] is not None:
+            above = dump["nodes"][node["parent"]]
+            assert node["position"] == above["position"] + above["num_tokens"]
+    cut = served.client.get("/depcache/tree?limit=1", headers=ADMIN).json()
+    assert (len(cut["nodes"]), cut["is_cut"]) == (1, True)
+
+
+def test_the_tree_is_drawn_for_graphviz(served) -> None:
+    served.post("/v1/chat/completions", chat(fresh_paths()))
+    dot = served.client.get("/depcache/tree?format=dot", headers=ADMIN).text
+    nodes = served.client.get("/depcache/tree", headers=ADMIN).json()["nodes"]
+    assert dot.startswith("digraph")
+    assert dot.count("label=") == len(nodes)
+    assert dot.count("->") == sum(node["parent"] is not None for node in nodes)
+
+
+@pytest.mark.parametrize(
+    ("method", "route"), [("GET", "/depcache/tree"), ("POST", "/depcache/flush")]
+)
+def test_what_shows_or_costs_everyone_is_for_the_admin(served, method: str, route: str) -> None:
+    assert served.client.request(method, route).status_code == 401
+    wrong = {"Authorization": "Bearer another-key"}
+    assert served.client.request(method, route, headers=wrong).status_code == 401
+
+
+@pytest.mark.parametrize("query", ["limit=-1", "limit=x", "format=svg"])
+def test_a_bad_question_about_the_tree_is_told(served, query: str) -> None:
+    assert served.client.get(f"/depcache/tree?{query}", headers=ADMIN).status_code in (400, 422)
+
+
 def test_routes_stand_in_the_openapi_document(served) -> None:
     paths = served.client.get("/openapi.json").json()["paths"]
-    assert {"/depcache/status", "/depcache/explain"} <= set(paths)
+    names = ("status", "explain", "stats", "tree", "flush")
+    assert {f"/depcache/{name}" for name in names} <= set(paths)
