@@ -97,7 +97,7 @@ def make_summary(rows: Sequence[Row], depth: int) -> dict[str, Any]:
             for policy in dict.fromkeys(r["policy"] for r in headline)
         },
         "scheduler_points": _scheduler_points(rows, depth),
-        "below_baseline": _list_losses(main),
+        "below_baseline": _list_losses([row for row in rows if row["scheduler"] == FCFS]),
     }
 
 
@@ -132,15 +132,16 @@ def _scheduler_points(rows: Sequence[Row], depth: int) -> dict[str, dict[str, fl
 
 
 def _list_losses(rows: Sequence[Row]) -> list[str]:
-    """Where LACR is below LRU or LFU, in words."""
-    rates = {(_cell_of(row), row["policy"]): row for row in rows}
+    """Where LACR is below LRU or LFU, at any depth of the queue, in words."""
+    rates = {(_cell_of(r), r["policy"]): r["hit_rate"] for r in rows if r["policy"] != CHALLENGER}
     losses: list[str] = []
-    for (cell, policy), row in rates.items():
+    for row in rows:
         for name in ("lru", "lfu"):
-            other = rates.get((cell, name))
-            if policy == CHALLENGER and other and row["hit_rate"] < other["hit_rate"]:
-                points = 100 * (other["hit_rate"] - row["hit_rate"])
-                losses.append(f"{row['workload']} {name_capacity(row)}: {name} by {points:.2f}")
+            other = rates.get((_cell_of(row), name), 0.0)
+            if row["policy"] == CHALLENGER and row["hit_rate"] < other:
+                points = 100 * (other - row["hit_rate"])
+                where = f"{row['workload']} {name_capacity(row)}, queue of {row['queue_depth']}"
+                losses.append(f"{where}: {name} by {points:.2f}")
     return losses
 
 
