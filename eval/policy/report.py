@@ -18,7 +18,7 @@ from rich.table import Table
 
 from depcache.plan.schedule import FCFS
 from eval.policy.matrix import Cell
-from eval.policy.policies import OFFLINE
+from eval.policy.policies import OFFLINE, ONLINE
 from eval.policy.replay import Outcome
 
 Row = dict[str, Any]
@@ -97,7 +97,7 @@ def make_summary(rows: Sequence[Row], depth: int) -> dict[str, Any]:
             for policy in dict.fromkeys(r["policy"] for r in headline)
         },
         "scheduler_points": _scheduler_points(rows, depth),
-        "below_baseline": _list_losses(main),
+        "below_baseline": _list_losses([row for row in rows if row["scheduler"] == FCFS]),
     }
 
 
@@ -132,15 +132,16 @@ def _scheduler_points(rows: Sequence[Row], depth: int) -> dict[str, dict[str, fl
 
 
 def _list_losses(rows: Sequence[Row]) -> list[str]:
-    """Where LACR is below LRU or LFU, in words."""
-    rates = {(_cell_of(row), row["policy"]): row for row in rows}
+    """Where LACR is below LRU or LFU, at any depth of the queue, in words."""
+    rates = {(_cell_of(r), r["policy"]): r["hit_rate"] for r in rows if r["policy"] != CHALLENGER}
     losses: list[str] = []
-    for (cell, policy), row in rates.items():
+    for row in rows:
         for name in ("lru", "lfu"):
-            other = rates.get((cell, name))
-            if policy == CHALLENGER and other and row["hit_rate"] < other["hit_rate"]:
-                points = 100 * (other["hit_rate"] - row["hit_rate"])
-                losses.append(f"{row['workload']} {name_capacity(row)}: {name} by {points:.2f}")
+            other = rates.get((_cell_of(row), name), 0.0)
+            if row["policy"] == CHALLENGER and row["hit_rate"] < other:
+                points = 100 * (other - row["hit_rate"])
+                where = f"{row['workload']} {name_capacity(row)}, queue of {row['queue_depth']}"
+                losses.append(f"{where}: {name} by {points:.2f}")
     return losses
 
 
@@ -177,7 +178,10 @@ def make_table(rows: Sequence[Row]) -> Table:
 
 
 def write_plot(path: Path, rows: Sequence[Row], depth: int) -> bool:
-    """Hit rate over capacity, a panel for each workload. False without matplotlib."""
+    """Hit rate over capacity, first come, first served, a panel for each workload.
+
+    False without matplotlib.
+    """
     try:
         import matplotlib as mpl
     except ImportError:
@@ -196,16 +200,17 @@ def write_plot(path: Path, rows: Sequence[Row], depth: int) -> bool:
     for axis, (title, unit, lines) in zip(axes.flat, panels, strict=False):
         for name, points in lines.items():
             points.sort()
-            style = "k--" if name == OFFLINE else "o-"
+            style = {OFFLINE: "k--", ONLINE: "k:"}.get(name, "o-")
             axis.plot([x for x, _ in points], [y for _, y in points], style, ms=3, label=name)
         axis.set_title(title)
         axis.set_xlabel(unit)
         axis.set_ylabel("token hit rate, %")
         axis.grid(alpha=0.3)
-    if panels:
-        axes.flat[0].legend(fontsize=7)
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    if panels:
+        handles, labels = axes.flat[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.0, 0.97), fontsize=8)
+    figure.savefig(path, dpi=120, bbox_inches="tight")
     pyplot.close(figure)
     return True
 
@@ -219,13 +224,13 @@ def _panels(
     def add(title: str, unit: str, members: Sequence[Row], x: Callable[[Row], float]) -> None:
         lines: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
         for row in members:
-            order = "" if row["scheduler"] == FCFS else f" + {row['scheduler']}"
-            lines[row["policy"] + order].append((x(row), 100 * row["hit_rate"]))
+            lines[row["policy"]].append((x(row), 100 * row["hit_rate"]))
         if lines:
             panels.append((title, unit, dict(lines)))
 
     for kind in dict.fromkeys(row["workload"] for row in rows):
         here = [r for r in rows if r["workload"] == kind and r["queue_depth"] == depth]
+        here = [r for r in here if r["scheduler"] == FCFS]
         with_gb = [r for r in here if r["capacity_gb"] is not None]
         with_share = [r for r in here if r["capacity_share"] is not None]
         add(kind, "capacity, GB", with_gb, lambda r: r["capacity_gb"])

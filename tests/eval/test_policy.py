@@ -21,6 +21,7 @@ from eval.policy.graph import write_made_graph
 from eval.policy.policies import OFFLINE, POLICIES, looks_ahead
 from eval.policy.prepared import Prepared, count_working_set, read_prepared
 from eval.policy.replay import Outcome, Replay, Settings
+from eval.policy.report import make_summary
 from eval.policy.slots import Slots
 from eval.policy.workloads import Source, Spec
 
@@ -236,3 +237,24 @@ def test_wrong_calls_are_one_sentence_and_exit_code_2(
     ):
         assert main(["policy", *arguments]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_gains_are_means_over_cells_and_losses_are_named() -> None:
+    def row(policy: str, gb: float, hit_rate: float, depth: int = 64) -> dict:
+        return {
+            "workload": "uniform",
+            "pool": 9,
+            "capacity_gb": gb,
+            "capacity_share": None,
+            "policy": policy,
+            "scheduler": "fcfs",
+            "queue_depth": depth,
+            "hit_rate": hit_rate,
+        }
+
+    rows = [row("lru", 4, 0.2), row("lru", 8, 0.3), row("belady", 4, 0.5), row("belady", 8, 0.6)]
+    rows += [row("lacr", 4, 0.3), row("lacr", 8, 0.5), row("lacr", 4, 0.1, depth=1)]
+    summary = make_summary(rows, 64)
+    assert summary["gain_points"] == {"lru": 15.0, "lfu": None, "pgdsf": None}
+    assert summary["belady_gap_points"] == 15.0
+    assert summary["below_baseline"] == ["uniform 4 GB, queue of 1: lru by 10.00"]
