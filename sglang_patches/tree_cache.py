@@ -76,7 +76,7 @@ class DepCacheTree(BasePrefixCache):
         config = load_config()
         options = (
             {"history_weight": config.history_weight, "window": config.lookahead}
-            if eviction_policy == "lacr"
+            if eviction_policy in ("lacr", "lacr_adaptive")
             else {}
         )
         self.tree = KVTree(make_policy(eviction_policy, **options))

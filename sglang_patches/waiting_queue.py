@@ -109,7 +109,7 @@ class WaitingQueue:
     def _leave(self, name: Hashable, is_running: bool) -> None:
         req = self._waiting.pop(name)
         if self._lookahead is not None:
-            self._lookahead.leave(name)
+            self._lookahead.leave(name, is_running=is_running)
         if self._scheduler is None:
             return
         if is_running:

@@ -107,6 +107,10 @@ class HostCopies:
         if node.host is not None:
             self.released.append(self.drop(node))
 
+    def revalue(self) -> None:
+        """Value every copy anew, because the policy has changed its mind."""
+        self._victims.revalue()
+
     def note_split(self, upper: Node, lower: Node) -> None:
         """`upper` was cut off the front of `lower`; both have their part of the copy, if any."""
         if lower.host is None:

@@ -31,6 +31,7 @@ class Node:
     last_use  tick of the tree's clock at the last use
     born      tick at which its KV was put on the device
     worth, cost  what the eviction policy remembers of it
+    path_hash  CRC of the tokens from the root to its end; kept by policies that sample, else 0
     waiters   waiting requests that will use it -> None, in the order of their arrival, or None
     """
 
@@ -48,6 +49,7 @@ class Node:
         "num_resident_children",
         "num_tokens",
         "parent",
+        "path_hash",
         "slots",
         "waiters",
         "worth",
@@ -71,6 +73,7 @@ class Node:
         self.born = 0
         self.worth = 0.0
         self.cost = 0.0
+        self.path_hash = 0
         self.waiters: dict[Hashable, None] | None = None
 
     @property

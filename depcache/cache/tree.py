@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import numpy as np
 
@@ -197,6 +198,8 @@ class KVTree:
         upper.children[node.first_token] = node
         self.num_nodes += 1
         self.counters.split_nodes += 1
+        if node.path_hash:
+            upper.path_hash = crc32(upper.key, parent.path_hash)
         if self.host_copies is not None:
             self.host_copies.note_split(upper, node)
         return upper
@@ -386,6 +389,12 @@ class KVTree:
     def reoffer(self, node: Node) -> None:
         """Value an evictable node anew, because it may be worth less than before."""
         self._offer(node)
+
+    def revalue(self) -> None:
+        """Value every evictable node anew, because the policy has changed its mind. O(n log n)."""
+        self._victims.revalue()
+        if self.host_copies is not None:
+            self.host_copies.revalue()
 
     def _remember(self, node: Node) -> None:
         self._remembered.pop(node, None)

@@ -38,9 +38,14 @@ class VictimQueue:
         self._count += 1
         self._entries[node] = self._count
         heapq.heappush(self._heap, (self._worth(node), self._count, node))
-        if len(self._heap) > 4 * len(self._entries) + 1024:
+        if len(self._heap) > 2 * len(self._entries) + 1024:
             self._heap = [entry for entry in self._heap if self._is_valid(entry)]
             heapq.heapify(self._heap)
+
+    def revalue(self) -> None:
+        """Value all nodes anew; equals keep their order."""
+        self._heap = [(self._worth(node), count, node) for node, count in self._entries.items()]
+        heapq.heapify(self._heap)
 
     def withdraw(self, node: Node) -> None:
         """Take `node` out, if it is in."""

@@ -85,7 +85,7 @@ def make_launch(
 
     defaults: list[tuple[str, str | None]] = []
     if not stock:
-        defaults += [(BACKEND_FLAG, BACKEND_NAME), ("--radix-eviction-policy", "lacr")]
+        defaults += [(BACKEND_FLAG, BACKEND_NAME), ("--radix-eviction-policy", "lacr_adaptive")]
     defaults += [
         ("--page-size", "1"),
         ("--enable-cache-report", None),

@@ -84,8 +84,9 @@ def serve(
     to SGLang as it is; `python -m sglang.launch_server --help` lists them.
 
     Defaults that SGLang does not have: --radix-cache-backend depcache, --page-size 1,
-    --enable-cache-report, --radix-eviction-policy lacr (also lru, lfu, fifo, gdsf, pgdsf), and
-    --attention-backend torch_native (on a GPU too, until the adapter for FlashInfer is there).
+    --enable-cache-report, --radix-eviction-policy lacr_adaptive (also lacr, lru, lfu, fifo, gdsf,
+    pgdsf), and --attention-backend torch_native (on a GPU too, until the adapter for FlashInfer
+    is there).
     Without a GPU also: --device cpu, --sampling-backend pytorch, --dtype float32,
     --mem-fraction-static 0.3.
 

@@ -61,8 +61,12 @@ class Lookahead:
         self._wanted[waiter] = wanted
         tree.rank[waiter] = len(tree.rank)
 
-    def leave(self, waiter: Hashable) -> None:
-        """`waiter` runs or is gone. O(its nodes); unknown waiters are ignored."""
+    def leave(self, waiter: Hashable, *, is_running: bool = False) -> None:
+        """`waiter` runs or is gone. O(its nodes); unknown waiters are ignored.
+
+        is_running  it is about to lock all of these nodes that are resident; what they are
+                    worth without it is asked when it unlocks them
+        """
         wanted = self._wanted.pop(waiter, None)
         if wanted is None:
             return
@@ -76,7 +80,8 @@ class Lookahead:
                 if not marked.waiters:
                     marked.waiters = None
                 if marked.slots is not None:
-                    tree.reoffer(marked)
+                    if not is_running:
+                        tree.reoffer(marked)
                 elif not marked.children:
                     above = marked.parent
                     tree.prune(marked)

@@ -44,7 +44,7 @@ class QueueFuture:
         self._lookahead.enter(number, self._namespace, self._tables[number])
 
     def leave(self, number: int) -> None:
-        self._lookahead.leave(number)
+        self._lookahead.leave(number, is_running=True)
 
     def set_order(self, numbers: Sequence[Hashable]) -> None:
         self._lookahead.set_order(numbers)

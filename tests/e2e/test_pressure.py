@@ -52,6 +52,7 @@ HOST_TIER = replace(
     name="small-pool-host-tier",
     chunk=64,
     environment={"DEPCACHE_HOST_GB": "0.002"},
+    arguments={"max_total_tokens": POOL_TOKENS, "radix_eviction_policy": "lacr_adaptive"},
 )
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]

@@ -11,6 +11,7 @@ from depcache.cache.policies.belady import Belady
 from depcache.cache.policies.fifo import Fifo
 from depcache.cache.policies.gdsf import Gdsf
 from depcache.cache.policies.lacr import Lacr
+from depcache.cache.policies.lacr_adaptive import LacrAdaptive
 from depcache.cache.policies.lfu import Lfu
 from depcache.cache.policies.lru import Lru
 from depcache.cache.policies.pgdsf import Pgdsf
@@ -23,6 +24,7 @@ EVICTION_POLICIES: dict[str, Callable[..., EvictionPolicy]] = {
     "gdsf": Gdsf,
     "pgdsf": Pgdsf,
     "lacr": Lacr,
+    "lacr_adaptive": LacrAdaptive,
 }
 """Those that a server can run."""
 
@@ -51,6 +53,7 @@ __all__ = [
     "Fifo",
     "Gdsf",
     "Lacr",
+    "LacrAdaptive",
     "Lfu",
     "Lru",
     "Pgdsf",
