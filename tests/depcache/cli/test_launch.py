@@ -20,6 +20,7 @@ def test_a_model_alone_gets_every_default_of_a_cpu():
     assert options(make_launch([], model="m")) == {
         "--model-path": "m",
         "--radix-cache-backend": "depcache",
+        "--radix-eviction-policy": "lacr_adaptive",
         "--page-size": "1",
         "--enable-cache-report": None,
         "--attention-backend": "torch_native",
@@ -46,7 +47,8 @@ def test_asking_for_the_cpu_beside_a_gpu_gives_the_defaults_of_a_cpu():
 def test_the_stock_baseline_differs_in_the_cache_alone():
     ours, stock = (make_launch(["--port", "1"], model="m", stock=on) for on in (False, True))
     start = ours.argv.index("--radix-cache-backend")
-    assert stock.argv == ours.argv[:start] + ours.argv[start + 2 :]
+    assert ours.argv[start + 2] == "--radix-eviction-policy"
+    assert stock.argv == ours.argv[:start] + ours.argv[start + 4 :]
 
 
 def test_flags_of_the_user_come_last_unchanged_and_in_order():
