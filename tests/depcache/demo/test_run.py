@@ -134,5 +134,6 @@ def test_both_servers_are_started_alike_but_for_the_cache():
     ours, stock = (make_demo_launch("m", name, 1, has_gpu=False) for name in (DEPCACHE, SGLANG))
     start = ours.argv.index("--radix-cache-backend")
     assert ours.argv[start + 1] == "depcache"
-    assert stock.argv == ours.argv[:start] + ours.argv[start + 2 :]
+    assert ours.argv[start + 2] == "--radix-eviction-policy"
+    assert stock.argv == ours.argv[:start] + ours.argv[start + 4 :]
     assert ours.env == stock.env
