@@ -108,7 +108,7 @@ WORK: dict[str, Callable[[RunningEngine], list[dict[str, Any]]]] = {
     )
 }
 # Which requests meet in one forward pass depends on time, and sums of floats on that: up to
-# 1e-5 on the sharpened models, in stock SGLang as well.
+# 1e-5 on the sharpened models.
 ONE_BY_ONE = [name for name in WORK if name != "batches"]
 WORK_BY_MODEL = {"llama_gqa": ONE_BY_ONE, MILD_MODEL: ["batches"]}
 
