@@ -55,6 +55,31 @@ class Config(BaseSettings):
     host_gb: float = Field(
         0, ge=0, description="main memory for KV that left the device, in GB (10^9 bytes); 0 is off"
     )
+    host_ratio: float = Field(
+        0, ge=0, description="the same as a multiple of the device's KV pool, if host_gb is 0"
+    )
+    disk_gb: float = Field(
+        0, ge=0, description="disk for KV, in GB (10^9 bytes); 0 is off; needs a host tier"
+    )
+    disk_folder: str = Field(
+        "~/.cache/depcache", description="where the KV on disk is; found again after a restart"
+    )
+    disk_backend: str = Field(
+        "file", description="SGLang's HiCacheStorage: file, dynamic, mooncake, simm or mori"
+    )
+    disk_config: dict[str, Any] = Field(
+        default_factory=dict, description="settings of that storage, as JSON in the environment"
+    )
+    load_policy: Literal["faster", "always"] = Field(
+        "faster",
+        description="KV in host memory and on disk is loaded where that was measured to be faster "
+        "than computing it, or always",
+    )
+    write_policy: Literal["write_back", "write_through_selective", "write_through"] = Field(
+        "write_through_selective",
+        description="what is written to disk: KV that leaves the device; also KV that was used "
+        "twice; or all",
+    )
 
     @classmethod
     def settings_customise_sources(cls, settings_cls: Any, **sources: Any) -> tuple[Any, ...]:

@@ -12,7 +12,6 @@ import torch
 from flashinfer_masks.visibility import Step
 from sglang_patches.host_cache import PendingLoad
 from sglang_patches.request_state import PendingCopy, RequestState, get_state
-from sglang_patches.tiers.host import HostTier
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +20,12 @@ class DependencyBatch:
 
     steps   per request of the batch the rows it computes; None for a plain request
     copies  shifted hits to copy before the first layer
-    load    rows to bring from the host tier before that, with the tier that has them
+    load    rows to bring from the host tier before that
     """
 
     steps: list[Step | None]
     copies: list[PendingCopy]
-    load: tuple[HostTier, PendingLoad] | None = None
+    load: PendingLoad | None = None
 
 
 class _Rids(list[str]):
@@ -61,6 +60,7 @@ def prepare_forward(forward_batch: Any, batch: Any) -> None:
     elif forward_batch.forward_mode.is_extend():
         # Rows on their way may belong to a request that is gone, and to plain ones.
         load = batch.tree_cache.take_loads()
+        batch.tree_cache.note_launch(batch.reqs, sum(forward_batch.extend_seq_lens_cpu))
         if any(states) or load is not None:
             _prepare_extend(forward_batch, batch, states, load)
 
@@ -77,7 +77,7 @@ def _prepare_extend(
     forward_batch: Any,
     batch: Any,
     states: list[RequestState | None],
-    load: tuple[HostTier, PendingLoad] | None,
+    load: PendingLoad | None,
 ) -> None:
     positions = forward_batch.positions.clone()
     steps: list[Step | None] = []

@@ -8,13 +8,15 @@ the step in flight.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from depcache.cache import HostCopies, KVTree, Node
+from depcache.cache import KVTree, LowerCopies, Node
+from sglang_patches.tiers.bandwidth import Bandwidth
 from sglang_patches.tiers.host import HostTier
 
 
@@ -24,62 +26,87 @@ class PendingLoad:
 
     host_slots: np.ndarray
     device_slots: np.ndarray
+    mover: HostTier
+    bandwidth: Bandwidth
+
+    def run(self) -> None:
+        """Copy them, on a GPU in the order of its current stream."""
+        start_s = time.perf_counter()
+        self.mover.load(self.host_slots, self.device_slots)
+        if not self.mover.pool.has_gpu:  # there the host does not see when it is done
+            seconds = time.perf_counter() - start_s
+            self.bandwidth.observe_load("host", len(self.host_slots), seconds)
 
 
 class HostCache:
-    """The host tier of one cache. Counters are in tokens."""
+    """The host tier of one cache. Counters are in tokens.
 
-    def __init__(self, tree: KVTree, mover: HostTier) -> None:
-        self.copies = HostCopies(tree)
+    on_kept     called with the nodes that were just given a copy
+    on_release  called with (node, slots) of a copy that the tree gave up; returns whether it
+                looks after the slots. None, or False: they are free at once
+    """
+
+    def __init__(self, tree: KVTree, mover: HostTier, bandwidth: Bandwidth) -> None:
+        self.copies = LowerCopies(tree, "host")
         self.mover = mover
-        self.stored = 0
-        self.loaded = 0
         self.dropped = 0
+        self.on_kept: Callable[[list[Node]], None] | None = None
+        self.on_release: Callable[[Node, np.ndarray], bool] | None = None
         self._tree = tree
-        self._pending: list[PendingLoad] = []
-        self._freed: list[np.ndarray] = []
+        self._bandwidth = bandwidth
+        # Nodes whose rows are to be loaded; their copies are pinned until the load is launched.
+        self._loading: list[Node] = []
+        self._pending: list[tuple[np.ndarray, np.ndarray]] = []  # host, device
         tree.demote = self.demote
 
-    def clear(self) -> None:
-        """Everything is forgotten; for a tree that was reset."""
+    def clear(self, in_use: np.ndarray | None = None) -> None:
+        """Everything is forgotten; for a tree that was reset.
+
+        in_use  slots that a transfer under way still writes; whoever started it frees them
+        """
+        self._loading.clear()
         self._pending.clear()
-        self._freed.clear()
-        self.mover.clear()
+        self.mover.clear(in_use)
+
+    def make_room(self, num_tokens: int) -> bool:
+        """Give copies up, the least worthy first, until so many slots are free, if possible."""
+        for node in self._evict_until(num_tokens):
+            self._tree.prune(node)
+        return self.mover.num_free >= num_tokens
 
     def demote(self, victims: list[tuple[Node, np.ndarray]]) -> None:
         """Keep what is being evicted from the device, as far as there is room.
 
         victims  (node, device slots), children before parents
         """
-        if self._pending:
-            self._cancel(np.concatenate([slots for _, slots in victims]))
         wanted = [(node, slots) for node, slots in victims if node.host is None]
         num_wanted = sum(len(slots) for _, slots in wanted)
-        if num_wanted > self.mover.num_free:
-            self._free(self.copies.evict(num_wanted - self.mover.num_free))
-            self._return_freed()
+        emptied = self._evict_until(min(num_wanted, self.mover.num_tokens))
         # A copy is of no use without those above it, so the parents, which come last, go first.
-        chosen: list[tuple[Node, np.ndarray]] = []
+        chosen: dict[Node, np.ndarray] = {}
         room = self.mover.num_free
         for node, slots in reversed(wanted):
-            if len(slots) > room or not self._is_reachable(node):
+            if len(slots) > room or not (node.parent in chosen or _is_reachable(node)):
                 self.dropped += len(slots)
                 continue
             room -= len(slots)
-            chosen.append((node, slots))
-            node.host = slots  # so that its children count as reachable; replaced below
-        if not chosen:
-            return
-        num_chosen = sum(len(slots) for _, slots in chosen)
-        host_slots = self.mover.alloc(num_chosen)
+            chosen[node] = slots
+        if chosen:
+            self._keep(chosen)
+        # Not before: a victim is kept for what it leads to, and now it has a copy of its own.
+        for node in emptied:
+            self._tree.prune(node)
+
+    def _keep(self, chosen: dict[Node, np.ndarray]) -> None:
+        host_slots = self.mover.alloc(sum(map(len, chosen.values())))
         assert host_slots is not None
-        self.mover.store(np.concatenate([slots for _, slots in chosen]), host_slots)
-        self.stored += num_chosen
+        self.mover.store(np.concatenate(list(chosen.values())), host_slots)
         at = 0
-        for node, slots in chosen:
-            node.host = None
-            self.copies.add(node, host_slots[at : at + len(slots)])
-            at += len(slots)
+        for node in chosen:
+            self.copies.add(node, host_slots[at : at + node.num_tokens])
+            at += node.num_tokens
+        if self.on_kept is not None:
+            self.on_kept(list(chosen))
 
     def load(
         self, nodes: list[Node], num_other: int, alloc: Callable[[int], np.ndarray | None]
@@ -91,13 +118,13 @@ class HostCache:
 
         Returns all slots, or None when there are not enough: then nothing has changed.
         """
+        # Until the load is launched: making room on the device must not drop the copies, and
+        # whoever evicts the nodes before that must find them, not rows that never arrived.
+        self.copies.pin(nodes)
         num_tokens = sum(node.num_tokens for node in nodes)
-        self.copies.pin(nodes)  # making room on the device must not drop them from here
-        try:
-            slots = alloc(num_other + num_tokens)
-        finally:
-            self.copies.unpin()
+        slots = alloc(num_other + num_tokens)
         if slots is None:
+            self.copies.unpin(nodes)
             return None
         at = num_other
         sources: list[np.ndarray] = []
@@ -106,24 +133,39 @@ class HostCache:
             sources.append(node.host)
             self._tree.make_resident(node, slots[at : at + node.num_tokens].copy())
             at += node.num_tokens
-        self._pending.append(PendingLoad(np.concatenate(sources), slots[num_other:].copy()))
-        self.loaded += num_tokens
+        self._loading += nodes
+        self._pending.append((np.concatenate(sources), slots[num_other:].copy()))
         return slots
 
     def take_loads(self) -> PendingLoad | None:
         """Hand over the rows to load to the prefill that is being launched."""
-        if self._tree.host_copies is not None and self.copies.released:
-            for slots in self.copies.released:
-                self._free(slots)
-            self.copies.released.clear()
         if not self._pending:
             return None
-        load = PendingLoad(
-            np.concatenate([load.host_slots for load in self._pending]),
-            np.concatenate([load.device_slots for load in self._pending]),
-        )
+        host_slots, device_slots = map(np.concatenate, zip(*self._pending, strict=True))
+        load = PendingLoad(host_slots, device_slots, self.mover, self._bandwidth)
         self._pending.clear()
-        return load if len(load.host_slots) else None
+        self.copies.unpin(self._loading)
+        self._loading.clear()
+        return load
+
+    def _evict_until(self, num_free: int) -> list[Node]:
+        """Nodes whose copies went so that so many slots are free; still to be pruned."""
+        self.take_released()
+        nodes: list[Node] = []
+        while self.mover.num_free < num_free:
+            found = self.copies.evict_one()
+            if found is None:
+                break
+            self.mover.free(found[1])
+            nodes.append(found[0])
+        return nodes
+
+    def take_released(self) -> None:
+        """Free the copies that the tree gave up by itself."""
+        released, self.copies.released = self.copies.released, []
+        for node, slots in released:
+            if self.on_release is None or not self.on_release(node, slots):
+                self.mover.free(slots)
 
     def describe(self) -> dict[str, Any]:
         """Sizes and counters, for the status route."""
@@ -132,36 +174,12 @@ class HostCache:
             "cached_tokens": self.copies.num_tokens,
             "capacity_tokens": self.mover.num_tokens,
             "bytes_per_token": self.mover.bytes_per_token,
-            "stored_tokens": self.stored,
-            "loaded_tokens": self.loaded,
+            **self.mover.counters,
             "dropped_tokens": self.dropped,
             "evicted_tokens": self.copies.evicted,
         }
 
-    @staticmethod
-    def _is_reachable(node: Node) -> bool:
-        above = node.parent
-        return above is not None and (
-            above.is_root or above.slots is not None or above.host is not None
-        )
 
-    def _cancel(self, device_slots: np.ndarray) -> None:
-        """These slots are taken away before their rows arrived."""
-        kept: list[PendingLoad] = []
-        for load in self._pending:
-            stays = ~np.isin(load.device_slots, device_slots)
-            kept.append(PendingLoad(load.host_slots[stays], load.device_slots[stays]))
-        self._pending = kept
-
-    def _free(self, host_slots: np.ndarray) -> None:
-        """Give host slots back, but not while a load that reads them is still to be launched."""
-        self._freed.append(host_slots)
-        self._return_freed()
-
-    def _return_freed(self) -> None:
-        if self._pending:
-            return
-        for slots in self._freed:
-            if len(slots):
-                self.mover.free(slots)
-        self._freed.clear()
+def _is_reachable(node: Node) -> bool:
+    above = node.parent
+    return above is not None and (above.is_root or above.slots is not None or above.has_copy)

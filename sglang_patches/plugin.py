@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from depcache.cache import EVICTION_POLICIES
+from depcache.config import load_config
 from sglang_patches.version import BACKEND_NAME
 
 _failure: Exception | None = None
@@ -60,10 +61,20 @@ def make_tree_cache(context: Any) -> Any:
     context  SGLang's TreeCacheBuildContext
     """
     from sglang_patches.refusals import refuse_model, refuse_unsupported
+    from sglang_patches.tiers.open import open_disk, open_host
     from sglang_patches.tree_cache import DepCacheTree
     from sglang_patches.verify import require_in_place
 
     require_in_place()
     refuse_unsupported(context.server_args)
     refuse_model(context)
-    return DepCacheTree(context.params, context.server_args.radix_eviction_policy)
+    config = load_config()
+    pool = context.params.token_to_kv_pool_allocator.get_kvcache()
+    return DepCacheTree(
+        context.params,
+        context.server_args.radix_eviction_policy,
+        open_host(pool, config),
+        open_disk(context, pool, config),
+        # Ranks must agree, and they do not measure the same.
+        measures=config.load_policy == "faster" and context.tp_size == 1,
+    )

@@ -32,12 +32,6 @@ _MUST_BE: tuple[tuple[str, tuple[Any, ...], str, str], ...] = (
         "--disaggregation-mode",
         "the decode side rebuilds rows in linear order",
     ),
-    (
-        "enable_hierarchical_cache",
-        (False,),
-        "--enable-hierarchical-cache",
-        "host and disk tiers are not part of this release",
-    ),
     ("enable_lmcache", (False,), "--enable-lmcache", "it is another cache in the same place"),
     ("enable_flexkv", (False,), "--enable-flexkv", "it is another cache in the same place"),
     ("enable_hisparse", (False,), "--enable-hisparse", "it keeps rows in an order of its own"),
@@ -130,7 +124,18 @@ def find_refusals(server_args: Any) -> list[str]:
             f"--radix-eviction-policy {server_args.radix_eviction_policy!r} is not one of "
             f"{', '.join(EVICTION_POLICIES)}: choose one of these"
         )
-    order = load_config().queue_order
+    config = load_config()
+    if config.disk_gb and not (config.host_gb or config.host_ratio):
+        reasons.append(
+            f"disk_gb {config.disk_gb:g} needs a host tier, through which the disk is read and "
+            "written: set host_gb as well"
+        )
+    if config.disk_gb and server_args.tp_size > 1:
+        reasons.append(
+            f"disk_gb {config.disk_gb:g} with --tp-size {server_args.tp_size} is not supported, "
+            "because every rank would wait for its own disk: leave one of them out"
+        )
+    order = config.queue_order
     if order != "sglang":
         rivals = {
             f"--schedule-policy {server_args.schedule_policy}": server_args.schedule_policy

@@ -44,12 +44,15 @@ class Handle:
 
     Opaque to the scheduler, which only locks and unlocks it as a whole. Its node list grows
     while the request computes its context; whoever appends a node locks it at once.
+
+    to_load  of a plain request: nodes in host memory that follow behind `nodes`
     """
 
-    __slots__ = ("nodes",)
+    __slots__ = ("nodes", "to_load")
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
+        self.to_load: list[Node] = []
 
 
 @dataclass(slots=True, eq=False)

@@ -36,9 +36,25 @@ def make_stats(cache: Any) -> dict[str, Any]:
             "bytes": host.copies.num_tokens * host.mover.bytes_per_token,
             "capacity_tokens": host.mover.num_tokens,
             "hits": counters["loaded"],
-            "inserted": host.stored,
+            "inserted": host.mover.counters["stored_tokens"],
             "evicted": host.copies.evicted,
             "dropped": host.dropped,
+        }
+    disk = cache.disk
+    if disk is not None:
+        tiers["disk"] = {
+            "nodes": disk.copies.num_nodes,
+            "tokens": disk.copies.num_tokens,
+            "bytes": disk.tier.used_bytes,
+            "capacity_bytes": disk.tier.capacity_bytes,
+            "hits": disk.loaded,
+            "inserted": disk.stored,
+            "evicted": disk.copies.evicted,
+            "waiting_tokens": disk.num_waiting,
+            "recomputed": disk.recomputed,
+            "misses": dict(disk.tier.misses),
+            "dropped": dict(disk.tier.dropped),
+            "is_off": disk.is_off,
         }
     return {
         "eviction_policy": tree.policy.name,

@@ -8,15 +8,13 @@ those that left are taken off. With an order of our own the list is sorted as we
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Hashable
 from typing import Any
-
-import numpy as np
 
 from depcache.cache import KVTree
 from depcache.errors import PromptError
 from depcache.plan import Lookahead, Scheduler, SegmentTable
+from sglang_patches.plain_requests import namespace_of, plain_tokens
 from sglang_patches.request_state import RequestState, get_state
 
 
@@ -94,8 +92,8 @@ class WaitingQueue:
         except PromptError:  # told to the client when it is matched
             return
         if state is None:
-            tokens = _tokens_of(req)
-            namespace, table = (req.extra_key, "tree"), SegmentTable.of_plain_prompt(tokens)
+            namespace = namespace_of(req.extra_key)
+            table = SegmentTable.of_plain_prompt(plain_tokens(req))
         else:
             namespace, table = state.namespace, state.table
         name = id(req)
@@ -121,8 +119,3 @@ class WaitingQueue:
     def _finish(self, name: Hashable) -> None:
         if self._started.pop(name, None) is not None and self._scheduler is not None:
             self._scheduler.finish(name)
-
-
-def _tokens_of(req: Any) -> np.ndarray:
-    """(num_tokens,) int64 prompt and output of a plain request."""
-    return np.frombuffer(array("q", req.origin_input_ids) + array("q", req.output_ids), np.int64)

@@ -1,128 +1,146 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes have a copy in host memory: bookkeeping over ints, as the tree's own.
+"""Which nodes have a copy in a lower tier: bookkeeping over ints, as the tree's own.
 
-A copy is of use only while the way to it is cached, on the device or here; so leaves go first,
-as on the device. Copies are kept when a node's KV comes back to the device.
+A copy is of use only while the way to it is cached in some tier; so leaves go first, as on the
+device. Copies are kept when a node's KV comes back to the device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal
 
-import numpy as np
-
-from depcache.cache.node import NO_SLOTS, Node
+from depcache.cache.node import Node
 from depcache.cache.tree import KVTree
 from depcache.cache.victims import VictimQueue
 
+Cut = Callable[[Any, int], tuple[Any, Any]]
 
-class HostCopies:
-    """The host tier of one tree. The caller owns the slots and moves the KV.
 
-    Conservation: `num_tokens` is the number of host slots that nodes have. Slots of copies
-    that the tree gives up by itself, because their KV was computed anew at another position,
-    collect in `released` until the caller takes them.
+def cut_slots(slots: Any, at: int) -> tuple[Any, Any]:
+    """Two halves of an array of slots."""
+    return slots[:at], slots[at:]
+
+
+class LowerCopies:
+    """One lower tier of a tree. The caller owns what a copy stands for, and moves the KV.
+
+    tier  the attribute of `Node` that holds the copy
+    cut   the two parts of a copy when its node is split after so many tokens
+
+    Conservation: `num_tokens` is the number of tokens whose nodes have a copy. Copies that the
+    tree gives up by itself, because their KV was computed anew at another position, collect in
+    `released` until the caller takes them.
     """
 
-    def __init__(self, tree: KVTree) -> None:
+    def __init__(self, tree: KVTree, tier: Literal["host", "disk"], cut: Cut = cut_slots) -> None:
+        self.tier: Literal["host", "disk"] = tier
         self._tree = tree
+        self._cut = cut
         self._victims = VictimQueue(tree.policy.priority)
         self._below: dict[Node, int] = {}  # node -> children with a copy, where there are any
-        self._pinned: set[Node] = set()
+        self._pins: dict[Node, int] = {}
         self.num_tokens = 0
         self.num_nodes = 0
         self.evicted = 0
-        self.released: list[np.ndarray] = []
-        tree.host_copies = self
+        self.evicted_nodes = 0
+        self.released: list[tuple[Node, Any]] = []
+        tree.lower.append(self)
 
     def clear(self) -> None:
         """Forget all copies; for a tree that was reset."""
         self._victims.clear()
         self._below.clear()
-        self._pinned.clear()
+        self._pins.clear()
         self.released.clear()
         self.num_tokens = self.num_nodes = 0
 
-    def add(self, node: Node, slots: np.ndarray) -> None:
-        """`node` has a copy in `slots` (num_tokens,) int64 from now on."""
-        assert node.host is None
+    def nodes(self) -> Iterator[Node]:
+        """Every node that has a copy. O(nodes of the tree)."""
+        return (node for node in self._tree.nodes() if getattr(node, self.tier) is not None)
+
+    def add(self, node: Node, copy: Any) -> None:
+        """`node` has `copy` from now on; it had none."""
+        assert getattr(node, self.tier) is None
         assert node.parent is not None
-        node.host = slots
+        setattr(node, self.tier, copy)
         self.num_tokens += node.num_tokens
         self.num_nodes += 1
         self._below[node.parent] = self._below.get(node.parent, 0) + 1
         self._victims.withdraw(node.parent)
-        self._offer(node)
+        self.offer(node)
         self._tree.version += 1
 
-    def drop(self, node: Node) -> np.ndarray:
-        """Take the copy of `node` away; returns its slots. The node may leave the tree by it."""
-        slots = node.host
+    def drop(self, node: Node) -> Any:
+        """Take the copy of `node` away; returns it. `KVTree.prune` the node after it."""
+        copy = getattr(node, self.tier)
         parent = node.parent
-        assert slots is not None
+        assert copy is not None
         assert parent is not None
-        node.host = None
+        setattr(node, self.tier, None)
         self._victims.withdraw(node)
         self.num_tokens -= node.num_tokens
         self.num_nodes -= 1
         self._below[parent] -= 1
         if not self._below[parent]:
             del self._below[parent]
-            self._offer(parent)
+            self.offer(parent)
         self._tree.version += 1
-        return slots
+        return copy
 
-    def evict(self, num_tokens: int) -> np.ndarray:
-        """Take copies away, leaves first, least worthy first, until `num_tokens` slots are free.
+    def evict_one(self) -> tuple[Node, Any] | None:
+        """Take the least worthy copy away that has none below and is not pinned: (node, copy).
 
-        Returns the slots, the caller's to free; fewer when nothing is left to take.
+        None when there is none. `KVTree.prune` the node after it.
         """
-        taken: list[np.ndarray] = []
-        num_taken = 0
-        while num_taken < num_tokens:
-            found = self._victims.pop()
-            if found is None:
-                break
-            _, node = found
-            num_taken += node.num_tokens
-            taken.append(self.drop(node))
-            self._tree.prune(node)
-        self.evicted += num_taken
-        return np.concatenate(taken) if taken else NO_SLOTS
+        found = self._victims.pop()
+        if found is None:
+            return None
+        node = found[1]
+        copy = self.drop(node)
+        self.evicted += node.num_tokens
+        self.evicted_nodes += 1
+        return node, copy
 
     def pin(self, nodes: Iterable[Node]) -> None:
-        """Keep the copies of `nodes` until `unpin`; nothing is pinned yet."""
-        self._pinned = set(nodes)
+        """Keep the copies of `nodes` until `unpin` with the same nodes.
+
+        The parts above a pinned node that is split stay as well: they have a copy below.
+        """
         for node in nodes:
+            self._pins[node] = self._pins.get(node, 0) + 1
             self._victims.withdraw(node)
 
-    def unpin(self) -> None:
-        """Nothing is pinned any more."""
-        nodes, self._pinned = self._pinned, set()
+    def unpin(self, nodes: Iterable[Node]) -> None:
+        """Undo one `pin` of the same nodes."""
         for node in nodes:
-            self._offer(node)
+            self._pins[node] -= 1
+            if not self._pins[node]:
+                del self._pins[node]
+                self.offer(node)
 
     def release(self, node: Node) -> None:
         """The tree computed the KV of `node` for another position: the copy is of no use."""
-        if node.host is not None:
-            self.released.append(self.drop(node))
+        if getattr(node, self.tier) is not None:
+            self.released.append((node, self.drop(node)))
 
     def revalue(self) -> None:
         """Value every copy anew, because the policy has changed its mind."""
         self._victims.revalue()
 
     def note_split(self, upper: Node, lower: Node) -> None:
-        """`upper` was cut off the front of `lower`; both have their part of the copy, if any."""
-        if lower.host is None:
+        """`upper` was cut off the front of `lower`; both get their part of the copy, if any."""
+        copy = getattr(lower, self.tier)
+        if copy is None:
             return
+        for node, part in zip((upper, lower), self._cut(copy, upper.num_tokens), strict=True):
+            setattr(node, self.tier, part)
         self.num_nodes += 1
         self._below[upper] = 1
-        if lower in self._pinned:
-            self._pinned.add(upper)
 
     def check(self) -> None:
         """Raise RuntimeError if a count is wrong, or the queue is not the unpinned leaves."""
-        nodes = [node for node in self._tree.nodes() if node.host is not None]
+        nodes = list(self.nodes())
         if len(nodes) != self.num_nodes or sum(n.num_tokens for n in nodes) != self.num_tokens:
             raise RuntimeError(
                 f"{self.num_nodes} copies of {self.num_tokens} tokens are counted, but "
@@ -134,13 +152,12 @@ class HostCopies:
             below[node.parent] = below.get(node.parent, 0) + 1
         if below != self._below:
             raise RuntimeError("children with a copy are counted wrong")
-        leaves = {node for node in nodes if node not in below and node not in self._pinned}
+        leaves = {node for node in nodes if node not in below and node not in self._pins}
         if any(node not in self._victims for node in leaves) or len(leaves) != len(self._victims):
             raise RuntimeError("the queue of copies is not that of the unpinned leaves")
-        slots = np.concatenate([node.host for node in nodes if node.host is not None] or [NO_SLOTS])
-        if len(np.unique(slots)) != len(slots):
-            raise RuntimeError("a host slot is owned by two nodes")
 
-    def _offer(self, node: Node) -> None:
-        if node.host is not None and node not in self._below and node not in self._pinned:
+    def offer(self, node: Node) -> None:
+        """Value a copy that may go anew, because it may be worth less than before."""
+        has_copy = getattr(node, self.tier) is not None
+        if has_copy and node not in self._below and node not in self._pins:
             self._victims.offer(node)

@@ -17,7 +17,7 @@ class Node:
     """A run of tokens. Tokens are compared as bytes, never as hashes.
 
     A node is *resident* while its KV is on the device. It may have copies in lower tiers, or
-    none at all: then it only remembers what it was worth, or that a waiting request wants it.
+    none at all: then it only says that a waiting request wants it, or leads to one that does.
 
     key       raw int32 token ids, `TOKEN_BYTES` each
     slots     (num_tokens,) int64, the KV slot of each token on the device; None: not resident
@@ -96,13 +96,12 @@ class Node:
     @property
     def is_empty(self) -> bool:
         """Nothing is kept by this node: no KV in any tier, no children, nobody waits for it."""
-        return (
-            self.slots is None
-            and not self.children
-            and not self.waiters
-            and self.host is None
-            and self.disk is None
-        )
+        return self.slots is None and not self.children and not self.waiters and not self.has_copy
+
+    @property
+    def has_copy(self) -> bool:
+        """Whether its KV is in a lower tier."""
+        return self.host is not None or self.disk is not None
 
     def __repr__(self) -> str:
         return (

@@ -27,9 +27,7 @@ from depcache.cache.policies import EvictionPolicy, Lru
 from depcache.cache.victims import VictimQueue
 
 if TYPE_CHECKING:
-    from depcache.cache.lower import HostCopies
-
-MIN_REMEMBERED_NODES = 1024
+    from depcache.cache.lower import LowerCopies
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +60,18 @@ class KVTree:
     """Cached KV by namespace. A namespace (tenant salt, LoRA, layout family) has its own root.
 
     The KV of a *resident* node is on the device, and so is that of its ancestors. Nodes that
-    are not resident stay for a copy in a lower tier, for a request that waits for them, or for
-    a policy that remembers them; matching on the device passes them by.
+    are not resident stay for a copy in a lower tier or for a request that waits for them;
+    matching on the device passes them by.
 
     Conservation: `num_evictable + num_locked` is the number of device slots the tree owns.
     Locked nodes and nodes with resident children are never evicted. `version` changes whenever
     the set of resident tokens changes, so a plan made at the same version is still right. Not
     thread-safe: one scheduler owns it.
 
-    host_copies  the tree's host tier; it puts itself here
+    lower   the tree's lower tiers; each puts itself here
     demote  called with the victims of an eviction, (node, slots) each, while their KV is still
             in place: it may give a node a copy in a lower tier
+    attach  called with every new root and its namespace, before anyone sees it
     """
 
     def __init__(self, policy: EvictionPolicy | None = None) -> None:
@@ -81,8 +80,9 @@ class KVTree:
         self.policy: EvictionPolicy = policy or Lru()
         self.policy.attach(self)
         self.counters = TreeCounters()
-        self.host_copies: HostCopies | None = None
+        self.lower: list[LowerCopies] = []
         self.demote: Callable[[list[tuple[Node, np.ndarray]]], None] | None = None
+        self.attach: Callable[[Node, Hashable], None] | None = None
         self._tick = 0
         self.version = 0
         self._victims = VictimQueue(self.policy.priority)
@@ -92,11 +92,10 @@ class KVTree:
         """Forget everything. The caller frees the slots. Old handles must not be used again."""
         self._roots: dict[Hashable, Node] = {}
         self._namespaces: dict[Node, Hashable] = {}
-        self._remembered: dict[Node, None] = {}
         self.rank.clear()
         self._victims.clear()
-        if self.host_copies is not None:
-            self.host_copies.clear()
+        for copies in self.lower:
+            copies.clear()
         self.num_evictable = 0
         self.num_locked = 0
         self.num_nodes = 0
@@ -106,11 +105,13 @@ class KVTree:
     # -- looking ---------------------------------------------------------------------------
 
     def root(self, namespace: Hashable) -> Node:
-        """The root of a namespace; made on first use, forgotten when nothing is below it."""
+        """The root of a namespace; made on first use, forgotten when its last child goes."""
         node = self._roots.get(namespace)
         if node is None:
             node = self._roots[namespace] = Node(b"", NO_SLOTS, 0, None)
             self._namespaces[node] = namespace
+            if self.attach is not None:
+                self.attach(node, namespace)
         return node
 
     def namespace(self, node: Node) -> Hashable:
@@ -182,10 +183,6 @@ class KVTree:
             upper.slots, node.slots = node.slots[:num_tokens], node.slots[num_tokens:]
             upper.num_resident_children = 1
             self.num_resident += 1
-        if node.host is not None:
-            upper.host, node.host = node.host[:num_tokens], node.host[num_tokens:]
-        if node.disk is not None:
-            upper.disk, node.disk = node.disk.split(num_tokens)
         upper.locks = 1 if node.locks else 0
         upper.hits, upper.last_use = node.hits, node.last_use
         upper.born, upper.worth, upper.cost = node.born, node.worth, node.cost
@@ -200,8 +197,8 @@ class KVTree:
         self.counters.split_nodes += 1
         if node.path_hash:
             upper.path_hash = crc32(upper.key, parent.path_hash)
-        if self.host_copies is not None:
-            self.host_copies.note_split(upper, node)
+        for copies in self.lower:
+            copies.note_split(upper, node)
         return upper
 
     def grow(self, node: Node, key: bytes, home: int) -> list[Node]:
@@ -258,7 +255,7 @@ class KVTree:
                 at += added.num_tokens
                 end = added
             self.counters.inserted += num_added
-            self._offer(end)
+            self.offer(end)
         return Insertion(present, present_slots, end, num_added)
 
     def make_resident(self, node: Node, slots: np.ndarray, home: int | None = None) -> None:
@@ -270,14 +267,13 @@ class KVTree:
         parent = node.parent
         assert parent is not None
         if home is not None and home != node.home:
-            if self.host_copies is not None:
-                self.host_copies.release(node)
+            for copies in self.lower:
+                copies.release(node)
             node.home = home
         node.slots = slots
         node.born = node.last_use = self.tick()
-        if not self.policy.remembers and node.host is None:
+        if not node.has_copy:
             node.hits, node.worth, node.cost = 0, 0.0, 0.0
-        self._remembered.pop(node, None)
         if not parent.num_resident_children:
             self._victims.withdraw(parent)
         parent.num_resident_children += 1
@@ -327,7 +323,7 @@ class KVTree:
                     break
                 self.num_evictable += node.num_tokens
                 self.num_locked -= node.num_tokens
-                self._offer(node)
+                self.offer(node)
                 node = node.parent
 
     # -- shrinking -------------------------------------------------------------------------
@@ -353,7 +349,7 @@ class KVTree:
             self.policy.note_eviction(priority)
             node.slots = None
             parent.num_resident_children -= 1
-            self._offer(parent)
+            self.offer(parent)
         if not victims:
             return []
         self.num_evictable -= num_dropped
@@ -363,17 +359,43 @@ class KVTree:
         self.counters.evicted_nodes += len(victims)
         if self.demote is not None:
             self.demote(victims)
-        remembers = self.policy.remembers
         for node, _ in victims:
-            if remembers:
-                self._remember(node)
-            else:
-                self.prune(node)
+            self.prune(node)
         return [slots for _, slots in victims]
+
+    def forget(self, node: Node) -> tuple[list[np.ndarray], int]:
+        """Give up the KV of `node` and of all below it in every tier, but not what is locked.
+
+        Copies in lower tiers go to `LowerCopies.released`. Returns the device slots, the
+        caller's to free, and the number of tokens that are locked and stay. O(nodes below).
+        """
+        below = [node]
+        for each in below:
+            below.extend(each.children.values())
+        freed: list[np.ndarray] = []
+        num_kept = 0
+        for each in reversed(below):  # children first
+            parent = each.parent
+            if each.locks or parent is None:
+                num_kept += each.num_tokens
+                continue
+            for copies in self.lower:
+                copies.release(each)
+            if each.slots is not None:
+                self._victims.withdraw(each)
+                freed.append(each.slots)
+                each.slots = None
+                parent.num_resident_children -= 1
+                self.num_evictable -= each.num_tokens
+                self.num_resident -= 1
+                self.offer(parent)
+            self.prune(each)
+        self.version += 1
+        return freed, num_kept
 
     def prune(self, node: Node) -> None:
         """Remove `node`, and ancestors, as far as nothing is kept by them."""
-        while node.is_empty and node not in self._remembered:
+        while node.is_empty:
             parent = node.parent
             if parent is None:
                 return
@@ -386,85 +408,17 @@ class KVTree:
                 return
             node = parent
 
-    def reoffer(self, node: Node) -> None:
+    def is_queued(self, node: Node) -> bool:
+        """Whether `node` is in the queue of victims."""
+        return node in self._victims
+
+    def offer(self, node: Node) -> None:
         """Value an evictable node anew, because it may be worth less than before."""
-        self._offer(node)
+        if node.is_evictable:
+            self._victims.offer(node)
 
     def revalue(self) -> None:
         """Value every evictable node anew, because the policy has changed its mind. O(n log n)."""
         self._victims.revalue()
-        if self.host_copies is not None:
-            self.host_copies.revalue()
-
-    def _remember(self, node: Node) -> None:
-        self._remembered.pop(node, None)
-        self._remembered[node] = None
-        while len(self._remembered) > max(self.num_resident, MIN_REMEMBERED_NODES):
-            oldest = next(iter(self._remembered))
-            del self._remembered[oldest]
-            self.prune(oldest)
-
-    def _offer(self, node: Node) -> None:
-        if node.is_evictable:
-            self._victims.offer(node)
-
-    # -- checking --------------------------------------------------------------------------
-
-    def check(self) -> None:
-        """Raise RuntimeError if a structural invariant does not hold. O(nodes); for tests.
-
-        Keys, slots and children agree; no slot is owned twice; residents' parents are resident;
-        locks count direct locks plus locked children; the totals equal the sums over nodes;
-        exactly the unlocked resident leaves are queued; nothing empty is kept.
-        """
-        evictable = locked = count = resident = 0
-        seen: list[np.ndarray] = []
-        for node in self.nodes():
-            count += 1
-            held = sum(1 for child in node.children.values() if child.locks)
-            below = sum(1 for child in node.children.values() if child.slots is not None)
-            is_resident = node.slots is not None
-            parent = node.parent
-            problems = [
-                (not node.num_tokens, "has no tokens"),
-                (len(node.key) != TOKEN_BYTES * node.num_tokens, "has a key of another length"),
-                (node.locks < held, "has fewer locks than locked children"),
-                (node.locks and not is_resident, "is locked and not resident"),
-                (node.num_resident_children != below, "counts its resident children wrong"),
-                (below and not is_resident, "is not resident, but a child is"),
-                (node.is_evictable != (node in self._victims), "is queued and not evictable"),
-                (node.is_empty and node not in self._remembered, "is kept for nothing"),
-                (parent is None or (parent.is_root and parent not in self._namespaces), "is lost"),
-                (any(c.parent is not node for c in node.children.values()), "has a stray child"),
-                (any(t != c.first_token for t, c in node.children.items()), "has a wrong edge"),
-            ]
-            for copy in (node.slots, node.host):
-                problems.append(
-                    (
-                        copy is not None and len(copy) != node.num_tokens,
-                        "has slots of another number",
-                    )
-                )
-            for wrong, what in problems:
-                if wrong:
-                    raise RuntimeError(f"{node!r} {what}")
-            if node.slots is None:
-                continue
-            resident += 1
-            seen.append(node.slots)
-            if node.locks:
-                locked += node.num_tokens
-            else:
-                evictable += node.num_tokens
-        totals = {
-            "num_evictable": evictable,
-            "num_locked": locked,
-            "num_nodes": count,
-            "num_resident": resident,
-        }
-        for name, expected in totals.items():
-            if getattr(self, name) != expected:
-                raise RuntimeError(f"{name} is {getattr(self, name)}, but the nodes say {expected}")
-        slots = np.concatenate(seen) if seen else NO_SLOTS
-        if len(np.unique(slots)) != len(slots):
-            raise RuntimeError("a slot is owned by two nodes")
+        for copies in self.lower:
+            copies.revalue()

@@ -2,6 +2,7 @@
 """What to do with each token of a request, in which order requests run, and what they will use."""
 
 from depcache.plan.lookahead import Lookahead
+from depcache.plan.match import Match, match_segments
 from depcache.plan.request import RequestPlan, ShiftedRows, plan_request
 from depcache.plan.schedule import SCHEDULERS, Scheduler, make_scheduler
 from depcache.plan.segments import SegmentTable
@@ -9,10 +10,12 @@ from depcache.plan.segments import SegmentTable
 __all__ = [
     "SCHEDULERS",
     "Lookahead",
+    "Match",
     "RequestPlan",
     "Scheduler",
     "SegmentTable",
     "ShiftedRows",
     "make_scheduler",
+    "match_segments",
     "plan_request",
 ]

@@ -76,18 +76,16 @@ class Lookahead:
             # Splits put nodes above those that were marked; the way up meets them all once.
             marked: Node | None = node
             while marked is not None and marked.waiters and waiter in marked.waiters:
+                above = marked.parent
                 del marked.waiters[waiter]
-                if not marked.waiters:
-                    marked.waiters = None
-                if marked.slots is not None:
-                    if not is_running:
-                        tree.reoffer(marked)
-                elif not marked.children:
-                    above = marked.parent
+                marked.waiters = marked.waiters or None
+                if marked.slots is None:
                     tree.prune(marked)
-                    marked = above
-                    continue
-                marked = marked.parent
+                elif not is_running:
+                    tree.offer(marked)
+                for copies in tree.lower:
+                    copies.offer(marked)
+                marked = above
 
     def set_order(self, waiters: Iterable[Hashable]) -> None:
         """The queue's order; waiters that never entered are counted and otherwise ignored."""

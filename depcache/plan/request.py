@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from depcache.cache.node import TOKEN_BYTES, Node, common_prefix_tokens, slots_of
+from depcache.cache.node import Node, slots_of
 from depcache.cache.tree import KVTree
+from depcache.plan.match import match_segments
 from depcache.plan.segments import SegmentTable
 
 
@@ -92,19 +93,19 @@ def plan_request(
     Splits a node where a match ends inside it; changes nothing else (hits are counted with
     `KVTree.touch` when the request runs). O(segments + matched nodes) Python, the rest numpy.
     """
-    nodes, starts, placed, ends, matched, loaded, loaded_starts = _match(
-        tree, root, table, allow_shift, allow_load
+    match = match_segments(
+        tree, root, table, allow_shift=allow_shift, lowest="host" if allow_load else "device"
     )
+    nodes, loaded = match.nodes, match.in_host
     num_context = table.task_start
     sizes = np.array([node.num_tokens for node in nodes], np.int64)
-    index = _expand(np.array(starts, np.int64), sizes)
+    index = _expand(np.array(match.starts, np.int64), sizes)
     slots = slots_of(nodes)
     home = np.array([node.home for node in nodes], np.int64)
-    wanted = np.array(placed, np.int64)
+    wanted = np.array(match.placed, np.int64)
 
-    loaded_index = _expand(
-        np.array(loaded_starts, np.int64), np.array([node.num_tokens for node in loaded], np.int64)
-    )
+    loaded_sizes = np.array([node.num_tokens for node in loaded], np.int64)
+    loaded_index = _expand(np.array(match.host_starts, np.int64), loaded_sizes)
     is_miss = np.ones(table.num_tokens, bool)
     is_miss[index] = False
     is_miss[loaded_index] = False
@@ -132,8 +133,8 @@ def plan_request(
         loaded=loaded,
         num_loaded=len(loaded_index),
         nodes=nodes,
-        ends=ends,
-        matched=matched,
+        ends=match.ends,
+        matched=match.matched,
         num_context=num_context,
         num_locked=int(sizes.sum()),
     )
@@ -144,63 +145,3 @@ def _expand(firsts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     stops = np.cumsum(sizes)
     total = int(stops[-1]) if len(stops) else 0
     return np.arange(total) + np.repeat(firsts - (stops - sizes), sizes)
-
-
-def _match(
-    tree: KVTree, root: Node, table: SegmentTable, allow_shift: bool, allow_load: bool
-) -> tuple[list[Node], list[int], list[int], list[Node | None], list[int], list[Node], list[int]]:
-    """Matched nodes with the index and the position of their first token; see RequestPlan.
-
-    Those to load come last, with their index.
-    """
-    tokens, key = table.tokens, table.key
-    num_segments = len(table.starts)
-    nodes: list[Node] = []
-    starts: list[int] = []
-    placed: list[int] = []
-    ends: list[Node | None] = [None] * num_segments
-    matched = [0] * num_segments
-    loaded: list[Node] = []
-    loaded_starts: list[int] = []
-    complete = [False] * num_segments
-    for segment, (start, stop, parent, position) in enumerate(
-        zip(table.starts, table.stops, table.parents, table.placed, strict=True)
-    ):
-        if parent < 0:
-            node = root
-        elif complete[parent]:
-            node = ends[parent]
-            assert node is not None
-        else:
-            continue
-        at = start
-        while at < stop:
-            child = node.children.get(tokens[at])
-            if child is None:
-                break
-            is_resident = child.slots is not None
-            if not is_resident and (child.host is None or not allow_load):
-                break
-            end = at + child.num_tokens
-            if child.home != position + at - start and not (allow_shift and is_resident):
-                break
-            if end > stop or key[at * TOKEN_BYTES : end * TOKEN_BYTES] != child.key:
-                size = common_prefix_tokens(child.key, key[at * TOKEN_BYTES : stop * TOKEN_BYTES])
-                child = tree.split(child, size)
-                end = at + size
-            if is_resident:
-                nodes.append(child)
-                starts.append(at)
-                placed.append(position + at - start)
-            else:
-                loaded.append(child)
-                loaded_starts.append(at)
-            node = child
-            at = end
-        # A split ends the run: the remainder has no child with the next token, or it is
-        # at `stop`, so the loop above needs no further test.
-        if at > start:
-            ends[segment] = node
-            matched[segment] = at - start
-            complete[segment] = at == stop
-    return nodes, starts, placed, ends, matched, loaded, loaded_starts

@@ -66,8 +66,11 @@ class SegmentTable:
         )
 
     @classmethod
-    def of_plain_prompt(cls, tokens: np.ndarray) -> SegmentTable:
-        """A prompt without dependencies: one segment, `tokens` (num_tokens,) in order."""
+    def of_plain_prompt(cls, tokens: np.ndarray, position: int = 0) -> SegmentTable:
+        """A prompt without dependencies: one segment, `tokens` (num_tokens,) in order.
+
+        position  of the first token
+        """
         num_tokens = len(tokens)
         return cls(
             num_tokens=num_tokens,
@@ -77,8 +80,8 @@ class SegmentTable:
             starts=[0],
             stops=[num_tokens],
             parents=[-1],
-            placed=[0],
-            positions=np.arange(num_tokens),
+            placed=[position],
+            positions=np.arange(position, position + num_tokens),
         )
 
     @property

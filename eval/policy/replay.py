@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from depcache.cache.invariants import check_tree
 from depcache.cache.node import TOKEN_BYTES, Node
 from depcache.cache.tree import KVTree
 from depcache.errors import ConfigError
@@ -165,7 +166,7 @@ class Replay:
 
     def check(self) -> None:
         """RuntimeError if a slot is lost or held twice; for tests."""
-        self.tree.check()
+        check_tree(self.tree)
         private = sum(len(slots) for _, slots in self._running)
         held = self.slots.num_free + self.tree.num_tokens + private
         if held != self.slots.capacity:

@@ -41,8 +41,7 @@ class DependencyTorchBackend(TorchNativeAttnBackend):
         self._work = None
         dependencies = get_batch(forward_batch)
         if dependencies is not None and dependencies.load is not None:
-            tier, load = dependencies.load
-            tier.load(load.host_slots, load.device_slots)
+            dependencies.load.run()
         if dependencies is not None and dependencies.copies:
             self._copy_shifted(merge_copies(dependencies.copies))
         if not forward_batch.forward_mode.is_extend() or forward_batch.encoder_lens is not None:

@@ -17,6 +17,7 @@ ENGINE_HOOKS = (
     "forward_batch",
     "schedule_policy",
     "scheduler_abort",
+    "scheduler_disk",
     "scheduler_state",
 )
 # Applied in the tokenizer's process of a server with our backend.

@@ -16,13 +16,15 @@ from sglang_patches.version import BACKEND_NAME
 
 
 def prepare_front(result: Any, server_args: Any) -> None:
-    """Check the arguments, hook this process, verify, and add the HTTP routes."""
+    """Check the arguments, adopt HiCache's, hook this process, verify, and add the routes."""
     if server_args.radix_cache_backend != BACKEND_NAME:
         return
+    from sglang_patches.hicache_flags import adopt_hicache_flags
     from sglang_patches.hooks import install_front_hooks
     from sglang_patches.refusals import refuse_unsupported
     from sglang_patches.verify import require_front_in_place, require_in_place
 
+    adopt_hicache_flags(server_args)
     refuse_unsupported(server_args)
     require_in_place()
     install_front_hooks()

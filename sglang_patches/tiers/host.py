@@ -97,9 +97,13 @@ class HostTier:
         """Give slots back. A slot that is not in use is an error in the caller (AssertionError)."""
         self.pool.free(torch.from_numpy(slots))
 
-    def clear(self) -> None:
-        """Give all slots back."""
+    def clear(self, in_use: np.ndarray | None = None) -> None:
+        """Give all slots back but those `in_use`."""
         self.pool.clear()
+        if in_use is not None and len(in_use):
+            slots = self.alloc(self.num_tokens)
+            assert slots is not None
+            self.free(np.setdiff1d(slots, in_use))
 
     # -- device and host ---------------------------------------------------------------------
 

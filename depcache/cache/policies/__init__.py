@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from depcache.cache.policies.base import EvictionPolicy
@@ -17,7 +16,7 @@ from depcache.cache.policies.lru import Lru
 from depcache.cache.policies.pgdsf import Pgdsf
 from depcache.errors import ConfigError
 
-EVICTION_POLICIES: dict[str, Callable[..., EvictionPolicy]] = {
+EVICTION_POLICIES: dict[str, type[EvictionPolicy]] = {
     "lru": Lru,
     "lfu": Lfu,
     "fifo": Fifo,
@@ -28,7 +27,7 @@ EVICTION_POLICIES: dict[str, Callable[..., EvictionPolicy]] = {
 }
 """Those that a server can run."""
 
-POLICIES: dict[str, Callable[..., EvictionPolicy]] = {**EVICTION_POLICIES, "belady": Belady}
+POLICIES: dict[str, type[EvictionPolicy]] = {**EVICTION_POLICIES, "belady": Belady}
 """And the one that needs to know the future, for the simulator."""
 
 

@@ -21,9 +21,6 @@ class EvictionPolicy:
 
     name: ClassVar[str]
 
-    remembers: ClassVar[bool] = False
-    """Whether `hits`, `last_use` and `worth` outlive a node's KV, for some time."""
-
     looks_ahead: ClassVar[bool] = False
     """Whether it wants to know the waiting requests (`Node.waiters`)."""
 

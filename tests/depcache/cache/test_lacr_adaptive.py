@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from depcache.cache import KVTree, make_policy
+from depcache.cache.invariants import check_tree
 from depcache.cache.node import to_key
 
 CAPACITY = 400
@@ -35,7 +36,7 @@ def replay(tree: KVTree, requests: Iterator[int], num_requests: int) -> float:
             nodes = [tree.insert(tree.root(None), key, slots, 0).node]
             tree.lock(nodes)
         tree.unlock(nodes)
-    tree.check()
+    check_tree(tree)
     return num_hits / num_requests
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from depcache.cache import Insertion, KVTree, Node
+from depcache.cache.invariants import check_tree
 from depcache.cache.node import common_prefix_tokens, to_key, to_tokens
 
 
@@ -35,7 +36,7 @@ def test_what_was_inserted_is_found_with_its_slots_and_homes() -> None:
     assert matched == 3
     assert added.node.slots.tolist() == [40, 41, 42]
     assert added.node.home == 9
-    tree.check()
+    check_tree(tree)
 
 
 def test_walk_stops_at_the_first_token_that_differs_and_splits_there() -> None:
@@ -48,7 +49,7 @@ def test_walk_stops_at_the_first_token_that_differs_and_splits_there() -> None:
     assert (upper.slots.tolist(), upper.home) == ([10, 11], 5)
     assert (whole.slots.tolist(), whole.home) == ([12, 13], 7)
     assert whole.parent is upper
-    tree.check()
+    check_tree(tree)
 
 
 def test_walk_of_nothing_and_of_an_unknown_token_finds_nothing() -> None:
@@ -76,7 +77,7 @@ def test_insert_keeps_what_is_present_and_takes_only_the_tail() -> None:
     assert again.present_slots.tolist() == [10, 11]
     assert again.node.slots.tolist() == [22, 23]
     assert again.node.home == 32
-    tree.check()
+    check_tree(tree)
 
 
 def test_insert_of_what_is_all_present_adds_nothing_and_keeps_the_version() -> None:
@@ -112,7 +113,7 @@ def test_namespaces_share_nothing() -> None:
     added = tree.insert(tree.root("b"), key(1, 2), slots(20, 2), 0)
     assert added.num_present == 0
     assert tree.num_tokens == 4
-    tree.check()
+    check_tree(tree)
 
 
 def test_ids_up_to_the_largest_int32_are_keys() -> None:
@@ -127,7 +128,7 @@ def test_split_refuses_to_make_an_empty_half(num_tokens: int) -> None:
     node = insert(tree, 1, 2, 3).node
     with pytest.raises(ValueError, match="cannot split"):
         tree.split(node, num_tokens)
-    tree.check()
+    check_tree(tree)
 
 
 def test_split_of_the_root_is_refused() -> None:
@@ -146,7 +147,7 @@ def test_a_handle_still_holds_the_whole_run_after_a_split() -> None:
     tree.unlock([node])
     assert (upper.locks, node.locks) == (0, 0)
     assert tree.num_evictable == 4
-    tree.check()
+    check_tree(tree)
 
 
 def test_a_lock_holds_every_ancestor_and_frees_it_with_the_last_unlock() -> None:
@@ -159,10 +160,10 @@ def test_a_lock_holds_every_ancestor_and_frees_it_with_the_last_unlock() -> None
     assert tree.num_locked == 4
     tree.unlock([left, right])
     assert (tree.num_locked, tree.num_evictable) == (3, 1)
-    tree.check()
+    check_tree(tree)
     tree.unlock([left])
     assert tree.num_locked == 0
-    tree.check()
+    check_tree(tree)
 
 
 def test_unlock_without_a_lock_is_an_error() -> None:
@@ -180,7 +181,7 @@ def test_reset_forgets_everything_and_changes_the_version() -> None:
     assert (tree.num_tokens, tree.num_nodes, list(tree.nodes())) == (0, 0, [])
     assert tree.version != version
     assert tree.evict(1) == []
-    tree.check()
+    check_tree(tree)
 
 
 def test_every_change_of_the_cached_tokens_changes_the_version() -> None:
@@ -264,7 +265,7 @@ def test_check_finds_damage(damage: Callable[[KVTree, Node], None]) -> None:
     tree = KVTree()
     parent = insert(tree, 1, 2, start=10).node
     leaf = tree.insert(parent, key(3, 4, 5), slots(20, 3), 2).node
-    tree.check()
+    check_tree(tree)
     damage(tree, leaf)
     with pytest.raises(RuntimeError):
-        tree.check()
+        check_tree(tree)

@@ -11,7 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from depcache.cache import EVICTION_POLICIES, HostCopies, KVTree, Node, make_policy
+from depcache.cache import EVICTION_POLICIES, KVTree, LowerCopies, Node, make_policy
+from depcache.cache.invariants import check_tree
 from depcache.cache.node import to_key, to_tokens
 from depcache.plan import Lookahead, SegmentTable
 
@@ -153,7 +154,7 @@ class TreeMachine(RuleBasedStateMachine):
 
     @invariant()
     def tree_is_sound(self) -> None:
-        self.tree.check()
+        check_tree(self.tree)
 
     @invariant()
     def tree_holds_what_the_model_holds(self) -> None:
@@ -180,10 +181,11 @@ class TreeMachine(RuleBasedStateMachine):
 
 
 class TierMachine(TreeMachine):
-    """The same tree with a host tier, and requests that wait: nodes outlive their device KV.
+    """The same tree with a host and a disk tier, and requests that wait: nodes outlive their KV.
 
-    The host's memory is a dict from slot to the path whose KV was put there; a copy must hold
-    the KV of its node, whatever was split, evicted, loaded or computed anew in between.
+    The host's memory is a dict from slot to the path whose KV was put there, a copy on disk a
+    tuple of what was stored; a copy must hold the KV of its node, whatever was split, evicted,
+    loaded, forgotten or computed anew in between.
     """
 
     policy_name = "lacr"
@@ -191,7 +193,9 @@ class TierMachine(TreeMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.copies = HostCopies(self.tree)
+        self.copies = LowerCopies(self.tree, "host")
+        self.on_disk = LowerCopies(self.tree, "disk")
+        self.pinned: list[tuple[LowerCopies, list[Node]]] = []
         self.tree.demote = self._demote
         self.lookahead = Lookahead(self.tree)
         self.free_host = set(range(self.host_tokens))
@@ -203,19 +207,25 @@ class TierMachine(TreeMachine):
             del self.host[slot]
             self.free_host.add(slot)
 
+    def _make_room(self, num_tokens: int) -> None:
+        while len(self.free_host) < num_tokens and (found := self.copies.evict_one()):
+            self._give_back(found[1])
+            self.tree.prune(found[0])
+
+    def _kv_of(self, node: Node) -> list[tuple[Path, int]]:
+        path = self._path_of(node)
+        first = len(path) - node.num_tokens
+        return [(path[: first + i + 1], node.home + i) for i in range(node.num_tokens)]
+
     def _demote(self, victims: list[tuple[Node, np.ndarray]]) -> None:
         for node, slots in reversed(victims):
             if node.host is not None or node.parent is None:
                 continue
-            if node.num_tokens > len(self.free_host):
-                self._give_back(self.copies.evict(node.num_tokens - len(self.free_host)))
+            self._make_room(node.num_tokens)
             if node.num_tokens > len(self.free_host) or node.parent is None:
                 continue
-            path = self._path_of(node)
             host_slots = np.array([self.free_host.pop() for _ in slots])
-            first = len(path) - node.num_tokens
-            for i, slot in enumerate(host_slots.tolist()):
-                self.host[slot] = (path[: first + i + 1], node.home + i)
+            self.host.update(zip(host_slots.tolist(), self._kv_of(node), strict=True))
             self.copies.add(node, host_slots)
 
     @precondition(lambda self: self.copies.num_nodes)
@@ -235,17 +245,81 @@ class TierMachine(TreeMachine):
         node = data.draw(st.sampled_from(loadable))
         slots = self.free_slot + np.arange(node.num_tokens)
         self.free_slot += node.num_tokens
-        path = self._path_of(node)
         self.tree.make_resident(node, slots)
         self.tree.lock([node])
         self.tree.unlock([node])
-        first = len(path) - node.num_tokens
-        for i, slot in enumerate(slots.tolist()):
-            self.cached[path[: first + i + 1]] = (slot, node.home + i)
+        for slot, (path, home) in zip(slots.tolist(), self._kv_of(node), strict=True):
+            self.cached[path] = (slot, home)
 
     @rule(num_tokens=st.integers(0, 12))
     def evict_copies(self, num_tokens: int) -> None:
-        self._give_back(self.copies.evict(num_tokens))
+        self._make_room(min(len(self.free_host) + num_tokens, self.host_tokens))
+
+    @precondition(lambda self: self.copies.num_nodes)
+    @rule(data=st.data())
+    def store_on_disk(self, data: st.DataObject) -> None:
+        """As after a write: what has a copy in host memory gets one on disk."""
+        unstored = [node for node in self.copies.nodes() if node.disk is None]
+        if unstored:
+            node = data.draw(st.sampled_from(unstored))
+            self.on_disk.add(node, tuple(self._kv_of(node)))
+
+    @precondition(lambda self: self.on_disk.num_nodes)
+    @rule(data=st.data())
+    def fetch_from_disk(self, data: st.DataObject) -> None:
+        """As after a prefetch: what is on disk only gets a copy in host memory."""
+        lacking = [node for node in self.on_disk.nodes() if node.host is None]
+        if not lacking:
+            return
+        node = data.draw(st.sampled_from(lacking))
+        kv = node.disk
+        self.on_disk.pin([node])
+        self._make_room(node.num_tokens)
+        if node.num_tokens <= len(self.free_host):
+            slots = np.array([self.free_host.pop() for _ in kv])
+            self.host.update(zip(slots.tolist(), kv, strict=True))
+            self.copies.add(node, slots)
+        self.on_disk.unpin([node])
+
+    @rule()
+    def evict_from_disk(self) -> None:
+        found = self.on_disk.evict_one()
+        if found is not None:
+            self.tree.prune(found[0])
+
+    @rule(data=st.data(), is_host=st.booleans())
+    def pin(self, data: st.DataObject, is_host: bool) -> None:
+        copies = self.copies if is_host else self.on_disk
+        nodes = list(copies.nodes())
+        if nodes:
+            chosen = data.draw(st.lists(st.sampled_from(nodes), max_size=3))
+            copies.pin(chosen)
+            self.pinned.append((copies, chosen))
+
+    @precondition(lambda self: self.pinned)
+    @rule(data=st.data())
+    def unpin(self, data: st.DataObject) -> None:
+        index = data.draw(st.integers(0, len(self.pinned) - 1))
+        copies, nodes = self.pinned.pop(index)
+        copies.unpin(nodes)
+
+    @precondition(lambda self: self.tree.num_nodes)
+    @rule(data=st.data())
+    def forget(self, data: st.DataObject) -> None:
+        node = data.draw(st.sampled_from(list(self.tree.nodes())))
+        prefix, locked = self._path_of(node)[: -node.num_tokens], self._locked()
+        start = (*prefix, *to_tokens(node.key).tolist())
+        gone = {p for p in self.cached if p[: len(start)] == start or self._is_in(p, start, node)}
+        freed, num_kept = self.tree.forget(node)
+        slots = {slot for each in freed for slot in each.tolist()}
+        assert slots == {self.cached[path][0] for path in gone - locked}
+        assert num_kept == len(gone & locked)
+        self.cached = {p: entry for p, entry in self.cached.items() if p not in gone - locked}
+
+    @staticmethod
+    def _is_in(path: Path, end: Path, node: Node) -> bool:
+        """Whether the token `path` is one of the node's own, whose last is `end`."""
+        return len(end) - node.num_tokens < len(path) <= len(end) and end[: len(path)] == path
 
     @rule(namespace=namespaces, tokens=runs)
     def wait(self, namespace: str, tokens: list[int]) -> None:
@@ -272,6 +346,7 @@ class TierMachine(TreeMachine):
             self.tree.unlock(nodes)
         self.held.clear()
         self.lookahead.clear()
+        self.pinned.clear()
         self.tree.reset()
         self.cached.clear()
         self.host.clear()
@@ -280,19 +355,17 @@ class TierMachine(TreeMachine):
     @invariant()
     def copies_are_sound(self) -> None:
         while self.copies.released:
-            self._give_back(self.copies.released.pop())
-        self.copies.check()
+            self._give_back(self.copies.released.pop()[1])
+        self.on_disk.released.clear()
         assert self.copies.num_tokens == len(self.host) == self.host_tokens - len(self.free_host)
 
     @invariant()
     def copies_hold_the_kv_of_their_nodes(self) -> None:
         for node in self.tree.nodes():
-            if node.host is None:
-                continue
-            path = self._path_of(node)
-            first = len(path) - node.num_tokens
-            for i, slot in enumerate(node.host.tolist()):
-                assert self.host[slot] == (path[: first + i + 1], node.home + i)
+            if node.host is not None:
+                assert [self.host[slot] for slot in node.host.tolist()] == self._kv_of(node)
+            if node.disk is not None:
+                assert list(node.disk) == self._kv_of(node)
 
     @invariant()
     def waiters_are_on_all_they_want_and_nothing_is_kept_for_nobody(self) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from depcache.cache import KVTree, make_policy
+from depcache.cache.invariants import check_tree
 from depcache.plan import Lookahead, SegmentTable, plan_request
 from depcache.prompt.forest import Forest
 
@@ -47,7 +48,7 @@ def test_a_waiting_request_wants_all_of_its_system_and_context() -> None:
     lookahead.enter("a", "ns", table)
     assert wanted_by(tree, "a") == table.task_start == 7
     assert (tree.num_tokens, tree.num_resident) == (0, 0)
-    tree.check()
+    check_tree(tree)
 
 
 def test_a_wanted_node_is_no_hit_before_its_kv_is_computed() -> None:
@@ -58,7 +59,7 @@ def test_a_wanted_node_is_no_hit_before_its_kv_is_computed() -> None:
     compute(tree, table)
     assert plan_request(tree, tree.root("ns"), table).num_missed == 0
     assert wanted_by(tree, "a") == 5
-    tree.check()
+    check_tree(tree)
 
 
 def test_requests_that_share_a_prefix_split_what_is_wanted() -> None:
@@ -69,7 +70,7 @@ def test_requests_that_share_a_prefix_split_what_is_wanted() -> None:
     assert (wanted_by(tree, "a"), wanted_by(tree, "b")) == (5, 5)
     both = [node for node in tree.nodes() if node.waiters and len(node.waiters) == 2]
     assert sum(node.num_tokens for node in both) == 4
-    tree.check()
+    check_tree(tree)
 
 
 def test_nothing_is_left_when_the_last_waiter_left() -> None:
@@ -83,7 +84,7 @@ def test_nothing_is_left_when_the_last_waiter_left() -> None:
     lookahead.leave("b")
     assert list(tree.nodes()) == []
     assert (tree.num_nodes, len(lookahead), tree.rank) == (0, 0, {})
-    tree.check()
+    check_tree(tree)
 
 
 def test_what_is_cached_stays_when_its_waiters_leave() -> None:
@@ -95,7 +96,7 @@ def test_what_is_cached_stays_when_its_waiters_leave() -> None:
     lookahead.leave("a")
     assert tree.num_tokens == 5
     assert all(node.waiters is None for node in tree.nodes())
-    tree.check()
+    check_tree(tree)
 
 
 def test_an_evicted_node_that_is_wanted_is_known_until_nobody_wants_it() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depcache.cache import KVTree
+from depcache.cache.invariants import check_tree
 from depcache.plan import RequestPlan, SegmentTable, plan_request
 from depcache.prompt.forest import Forest
 from depcache.prompt.layout import read_layout
@@ -142,7 +143,7 @@ def test_planning_splits_nodes_but_leaves_what_is_cached(
     served, prompt = case
     version, totals = served.tree.version, (served.tree.num_evictable, served.tree.num_locked)
     served.plan(prompt, allow_shift=allow_shift)
-    served.tree.check()
+    check_tree(served.tree)
     assert contents(served.tree) == served.cached
     assert served.tree.version == version
     assert (served.tree.num_evictable, served.tree.num_locked) == totals
@@ -178,7 +179,7 @@ def test_locking_a_plans_nodes_keeps_its_hits_and_nothing_else(
     assert not dropped & kept
     assert {slot for slot, _ in contents(served.tree).values()} == kept
     served.tree.unlock(plan.nodes)
-    served.tree.check()
+    check_tree(served.tree)
 
 
 @thorough
@@ -187,7 +188,7 @@ def test_a_segments_end_is_where_its_run_goes_on(case: tuple[ServedPrompts, Tree
     """`ends` and `matched` are what inserting the rest needs: serve it, and all of it is there."""
     served, prompt = case
     served.serve(prompt)
-    served.tree.check()
+    check_tree(served.tree)
     assert contents(served.tree) == served.cached
     assert served.plan(prompt).num_missed == 0
 

@@ -57,3 +57,22 @@ class Moody(NodeFiles):
     def delete(self, key: str) -> None:
         self.mood.act("delete")
         super().delete(key)
+
+
+class Hanging(NodeFiles):
+    """SGLang's file backend in another process: the verbs named in its config hang or fail."""
+
+    def __init__(self, storage_config: HiCacheStorageConfig, kwargs: Any = None) -> None:
+        assert storage_config.extra_config is not None
+        self.mood = Behaviour()
+        self.mood.hangs = set(storage_config.extra_config.get("hangs", ()))
+        self.mood.fails = set(storage_config.extra_config.get("fails", ()))
+        super().__init__(storage_config, kwargs)
+
+    def set(self, key: str, value: Any = None, *_: Any, **__: Any) -> bool:
+        self.mood.act("set")
+        return super().set(key, value)
+
+    def get(self, key: str, target_location: torch.Tensor, *_: Any) -> torch.Tensor | None:
+        self.mood.act("get")
+        return super().get(key, target_location)

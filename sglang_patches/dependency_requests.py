@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests with dependency data: matched, moved and cached segment by segment.
+
+SGLang gives every request one row of slots: cached slots first, then computed ones. So a match
+permutes the prompt in such a way that hits come first (see `depcache.plan.request`); what is
+behind it - admission, chunking, the overlap loop, decode, retraction, abort - is stock SGLang.
+
+Who owns the slot of a row:
+
+    row   0 ....... num_shared ....... num_hits ........... task_start ....... n .......
+          | shared    | shifted copies   | missed context     | task           | output |
+          | tree      | request          | tree, once cached  | request        | request|
+
+Loaded hits, behind the shifted ones, are the tree's.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from typing import Any
+
+import numpy as np
+
+from depcache.cache import KVTree, Node
+from depcache.errors import PromptError
+from depcache.plan import RequestPlan, plan_request
+from depcache.prompt.wire import PREFIX as WIRE_PREFIX
+from depcache.prompt.wire import WireIds, parse_wire
+from sglang_patches.host_cache import HostCache
+from sglang_patches.request_state import (
+    ATTRIBUTE,
+    FirstSlice,
+    PendingCopy,
+    RequestState,
+)
+from sglang_patches.slots import Slots
+from sglang_patches.tiers.bandwidth import Bandwidth
+
+logger = logging.getLogger("depcache")
+
+# SGLang clips what it reserves for output when it admits a request; the same bound here, so
+# that "can never fit" means the same in both places.
+MAX_RESERVED_NEW_TOKENS = 4096
+
+
+def make_state(req: Any) -> RequestState | None:
+    """Prepare a request of SGLang's; None for a plain one. Raises PromptError."""
+    wire = parse_wire(getattr(req.sampling_params, "custom_params", None) or {})
+    if wire is None:
+        return None
+    if not isinstance(wire, WireIds):
+        raise PromptError(
+            "depcache_paths reached the scheduler as text: send requests through the "
+            "server's tokenizer, or send input_ids with segments"
+        )
+    if req.session is not None or req.input_embeds is not None:
+        raise PromptError(
+            "sessions and input_embeds cannot be combined with dependency data: "
+            "leave out one of them"
+        )
+    tokens = np.frombuffer(req.origin_input_ids, dtype=np.int64).copy()
+    state = RequestState.make(tokens, wire, req.extra_key)
+    if req.return_logprob and 0 <= req.logprob_start_len < state.table.task_start:
+        raise PromptError(
+            f"logprob_start_len {req.logprob_start_len} lies in the context, whose rows "
+            f"are not in prompt order: use {state.table.task_start} or more"
+        )
+    setattr(req, ATTRIBUTE, state)
+    # The lists are as long as the prompt has segments and are not needed any more; SGLang
+    # keeps a reference cycle through this dict for the life of the request.
+    given = req.sampling_params.custom_params
+    req.sampling_params.custom_params = {
+        key: value for key, value in given.items() if not key.startswith(WIRE_PREFIX)
+    }
+    return state
+
+
+class DependencyRequests:
+    """SGLang's calls for dependency requests. Counters are in tokens but for `requests`."""
+
+    def __init__(
+        self, tree: KVTree, slots: Slots, host: HostCache | None, bandwidth: Bandwidth
+    ) -> None:
+        self.counters = dict.fromkeys(
+            ("requests", "shared", "shifted", "loaded", "missed", "plain", "shift_fallbacks"), 0
+        )
+        self.num_private = 0  # slots of shifted copies
+        self._tree = tree
+        self._slots = slots
+        self._host = host
+        self._bandwidth = bandwidth
+        # Requests whose copies are allocated but not launched; id -> (request, state).
+        self._pending: dict[int, tuple[Any, RequestState]] = {}
+
+    def clear(self) -> None:
+        """Forget everything; for a cache that was reset."""
+        self.num_private = 0
+        self._pending.clear()
+
+    # -- matching --------------------------------------------------------------------------
+
+    def match(self, req: Any, state: RequestState) -> RequestPlan:
+        """Plan the request anew if need be, and put its prompt into the order of the plan."""
+        self.release_pending(state)  # matched and loaded before, but not admitted
+        plan = state.plan
+        if plan is None or plan.version != self._tree.version or state.is_running:
+            plan = self._make_plan(req, state)
+        state.start(plan)
+        _permute(req, state, plan)
+        return plan
+
+    def _make_plan(self, req: Any, state: RequestState) -> RequestPlan:
+        plan = self._plan(state)
+        if plan.num_loaded and not self._bandwidth.should_load(plan.num_loaded, "host"):
+            state.allow_load = False
+            plan = self._plan(state)
+        if not plan.num_shifted:
+            return plan
+        # A shifted hit takes a slot of its own while its source stays locked. If that cannot
+        # fit even in an otherwise empty pool, SGLang would retry for ever and let nobody
+        # else in; so recompute instead.
+        new = min(
+            max(req.sampling_params.max_new_tokens - len(req.output_ids), 0),
+            MAX_RESERVED_NEW_TOKENS,
+        )
+        rows = state.num_tokens + len(req.output_ids) - plan.num_shared
+        if plan.num_locked + rows + new + 1 < self._slots.capacity:
+            return plan
+        return self._plan_without_shift(state, "the pool is too small to move cached rows")
+
+    def _plan_without_shift(self, state: RequestState, reason: str) -> RequestPlan:
+        state.allow_shift = False
+        state.fallback_reason = reason
+        self.counters["shift_fallbacks"] += 1
+        return self._plan(state)
+
+    def _plan(self, state: RequestState) -> RequestPlan:
+        return plan_request(
+            self._tree,
+            self._tree.root(state.namespace),
+            state.table,
+            allow_shift=state.allow_shift,
+            allow_load=state.allow_load,
+        )
+
+    # -- shifted and loaded hits: what SGLang calls load-back --------------------------------
+
+    def load_back(self, req: Any, state: RequestState) -> np.ndarray:
+        """Allocate and return the slots of the shifted and loaded hits.
+
+        The copies run with the prefill. SGLang calls this after admission and under the lock of
+        `req.last_node`. A source may still be written, and a free slot still be read, by the
+        step in flight: only a copy in stream order is right. When no slots are left the request
+        is planned again without moves.
+        """
+        assert state.plan is not None
+        plan = state.plan
+        if plan.loaded:
+            assert self._host is not None
+            targets = self._host.load(plan.loaded, plan.num_shifted, self._slots.alloc)
+        else:
+            targets = self._slots.alloc(plan.num_shifted)
+        if targets is None:
+            state.allow_load = False
+            plan = self._plan_without_shift(state, "no slots were free for moving cached rows")
+            state.start(plan)
+            _permute(req, state, plan)
+            req.prefix_indices = self._slots.to_device(plan.shared_slots)
+            return np.empty(0, np.int64)
+        if plan.loaded:
+            self._tree.lock(plan.loaded)
+            state.handle.nodes += plan.loaded
+            state.num_loaded = plan.num_loaded
+            state.owned[plan.num_hits - plan.num_loaded : plan.num_hits] = True
+        if plan.num_shifted:
+            shifted = plan.shifted
+            state.pending = PendingCopy(
+                sources=shifted.slots,
+                targets=targets[: plan.num_shifted],
+                homes=shifted.home,
+                placed=shifted.placed,
+            )
+            state.num_private = plan.num_shifted
+            self.num_private += plan.num_shifted
+            self._pending[id(state)] = (req, state)
+        return targets
+
+    def take_pending(self, state: RequestState) -> PendingCopy | None:
+        """Hand the copies of `state` to the forward pass that is being launched."""
+        pending, state.pending = state.pending, None
+        self._pending.pop(id(state), None)
+        return pending
+
+    def release_pending(self, state: RequestState) -> None:
+        """Give up copies that were not launched."""
+        pending = self.take_pending(state)
+        if pending is not None:
+            self._slots.free(pending.targets)
+            self.num_private -= len(pending.targets)
+            state.num_private = 0
+
+    def release_orphans(self, waiting: list[Any]) -> None:
+        """Free unlaunched copies of requests that left the waiting queue without running."""
+        if not self._pending:
+            return
+        alive = {id(req) for req in waiting}
+        for req, state in list(self._pending.values()):
+            if id(req) not in alive:
+                self.release_pending(state)
+
+    # -- inserting ---------------------------------------------------------------------------
+
+    def cache_unfinished(self, req: Any, state: RequestState) -> None:
+        """Cache the context that is computed so far."""
+        num_rows = req.extend_range.end
+        self._begin(req, state)
+        self._insert_context(req, state, num_rows)
+        req.prefix_indices = self._slots.row_on_device(req, num_rows)
+        req.cache_protected_len = int(state.owned.sum()) + state.num_private
+
+    def cache_finished(
+        self, req: Any, state: RequestState, is_insert: bool, num_rows: int
+    ) -> list[Node]:
+        """Give back the rows of a request that ended; the nodes it has used."""
+        if state.plan is None:  # ended before it was ever matched
+            self._slots.free(self._slots.row(req, num_rows))
+            return []
+        self._begin(req, state)
+        if is_insert:
+            self._insert_context(req, state, num_rows)
+        # Rows behind the context, shifted copies and duplicates are the request's own.
+        is_own = np.ones(num_rows, bool)
+        num_prompt = min(num_rows, state.num_tokens)
+        is_own[:num_prompt] = ~state.owned[:num_prompt]
+        self._slots.free(self._slots.row(req, num_rows)[is_own])
+        self.num_private -= state.num_private
+        nodes = state.handle.nodes
+        if req.last_node is not None:
+            self._tree.unlock(nodes)
+        # A retracted request comes back and is matched again from the start.
+        state.forget_plan()
+        return nodes
+
+    def _begin(self, req: Any, state: RequestState) -> None:
+        """Once per admission: count the hits and tell the client what was reused."""
+        if state.is_running:
+            return
+        state.is_running = True
+        self._tree.touch(state.handle.nodes)
+        if state.is_reported:  # it ran before and was retracted
+            return
+        state.is_reported = True
+        report = state.report()
+        self.counters["requests"] += 1
+        for name in ("shared", "shifted", "loaded", "missed", "plain"):
+            self.counters[name] += report[name]
+        req.customized_info = {**(req.customized_info or {}), ATTRIBUTE: FirstSlice([report])}
+        logger.debug("rid=%s %s", req.rid, report)
+
+    def _insert_context(self, req: Any, state: RequestState, num_rows: int) -> None:
+        """Offer the context rows [.., num_rows) that are not in the tree yet."""
+        table = state.table
+        assert state.plan is not None
+        num_rows = min(num_rows, table.task_start)
+        segment, num_segments = state.next_segment, table.num_segments
+        row: np.ndarray | None = None
+        root = self._tree.root(state.namespace)
+        duplicates: list[np.ndarray] = []
+        while segment < num_segments:
+            start = table.starts[segment] + state.matched[segment]
+            num_missing = table.stops[segment] - start
+            if not num_missing:
+                segment += 1
+                continue
+            first = state.next_row[segment]
+            num_new = min(num_rows - first, num_missing)
+            if num_new <= 0:
+                break
+            if row is None:
+                row = self._slots.row(req, num_rows)
+            parent = table.parents[segment]
+            above = state.ends[segment] or (root if parent < 0 else state.ends[parent])
+            key = table.key[4 * start : 4 * (start + num_new)]
+            home = table.placed[segment] + state.matched[segment]
+            if above is None or not self._is_insertable(state, above, key, home):
+                # It, and what hangs below it, stays with this request.
+                state.ends[segment] = None
+                state.matched[segment] += num_missing
+                state.next_row[segment] += num_missing
+                segment += 1
+                continue
+            inserted = self._tree.insert(
+                above,
+                key,
+                row[first : first + num_new],
+                home,
+                num_cached=state.plan.num_hits,
+                num_computed=state.num_tokens - state.plan.num_hits,
+            )
+            # Somebody cached the same tokens at the same place meanwhile: use theirs and give
+            # ours back.
+            if inserted.num_present:
+                duplicates.append(row[first : first + inserted.num_present])
+                self._slots.write_row(req, first, inserted.present_slots)
+            state.owned[first : first + num_new] = True
+            self._tree.lock([inserted.node])
+            state.handle.nodes.append(inserted.node)
+            state.ends[segment] = inserted.node
+            state.matched[segment] += num_new
+            state.next_row[segment] += num_new
+            if num_new < num_missing:
+                break
+            segment += 1
+        state.next_segment = segment
+        if duplicates:
+            self._slots.free(np.concatenate(duplicates))
+
+    def _is_insertable(self, state: RequestState, above: Node, key: bytes, home: int) -> bool:
+        """Whether what the tree has of the run already is the KV that this request computed.
+
+        In the layouts that move keys it may have been cached at another position, either by a
+        request that ran at the same time or because this one could not move it. Holding that
+        copy beside our own would take slots that SGLang did not count when it admitted us.
+        """
+        if state.is_exact:
+            return True
+        path, _ = self._tree.walk(above, key)
+        for node in path:
+            if node.home != home:
+                return False
+            home += node.num_tokens
+        return True
+
+
+def _permute(req: Any, state: RequestState, plan: RequestPlan) -> None:
+    # `origin_input_ids_unpadded` keeps the client's order, for the detokenizer.
+    permuted = array("q")
+    permuted.frombytes(state.tokens[plan.order].tobytes())
+    req.origin_input_ids = permuted
+    req.full_untruncated_fill_ids = permuted + req.output_ids

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hooks that let the disk tier work beside the scheduler: every pass, and at queue entry.
+
+Why: SGLang polls a cache's transfers, prefetches for a waiting request and holds it back until
+its KV has come only if its own HiCache is on, and then in terms of pages along one prefix. The
+flag alone makes the scheduler ask the cache whether a request may go; the rest is done here.
+Unnecessary when these calls are made for every cache that has them, with the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def poll_tiers(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+    """Conclude transfers, and let the scheduler ask before it admits a request."""
+    cache = scheduler.tree_cache
+    if getattr(cache, "is_depcache", False) and cache.disk is not None:
+        scheduler.enable_hicache_storage = True
+        cache.poll()
+
+
+def prefetch(original: Callable[..., Any], scheduler: Any, req: Any) -> None:
+    """Ask our cache to fetch what the request will need."""
+    if getattr(scheduler.tree_cache, "is_depcache", False):
+        scheduler.tree_cache.prefetch(req)
+    else:
+        original(scheduler, req)
+
+
+def note_new_weights(updater: Any, *args: Any, **kwargs: Any) -> None:
+    """Weights are being replaced while the server runs: the disk holds KV of the old ones."""
+    scheduler = getattr(updater.flush_cache, "__self__", None)
+    cache = getattr(scheduler, "tree_cache", None)
+    if cache is not None and getattr(cache, "is_depcache", False):
+        cache.note_new_weights()
+
+
+_SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+_UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
+HOOKS = {
+    f"{_SCHEDULER}._get_new_batch_prefill_raw": ("BEFORE", poll_tiers),
+    f"{_SCHEDULER}._prefetch_kvcache": ("AROUND", prefetch),
+    # All four ways to replace weights go through it.
+    f"{_UPDATER}._observe_weight_load": ("BEFORE", note_new_weights),
+}

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tiers that the settings ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from depcache.config import Config
+from sglang_patches.tiers.disk import DiskTier
+from sglang_patches.tiers.fingerprint import make_fingerprint
+from sglang_patches.tiers.host import HostTier
+from sglang_patches.tiers.host_pool import GB, bytes_per_token, row_shape
+
+
+def open_host(device_pool: Any, config: Config) -> HostTier | None:
+    """The host tier; None when it is off. Raises ConfigError when the memory is not there."""
+    num_bytes = config.host_gb * GB
+    if not num_bytes:
+        num_bytes = config.host_ratio * device_pool.size * bytes_per_token(device_pool)
+    return HostTier(device_pool, int(num_bytes)) if num_bytes else None
+
+
+def open_disk(context: Any, device_pool: Any, config: Config) -> DiskTier | None:
+    """The disk tier; None when it is off.
+
+    Raises ConfigError for settings that cannot work. A folder that cannot be used, or a storage
+    that does not open, switches the tier off, with a warning.
+
+    context  SGLang's TreeCacheBuildContext
+    """
+    if not config.disk_gb:
+        return None
+    fingerprint = make_fingerprint(
+        context.server_args,
+        context.model_config,
+        row_shape(device_pool),
+        tp_rank=context.tp_rank,
+        pp_rank=context.params.pp_rank,
+    )
+    return DiskTier(
+        fingerprint,
+        config.disk_folder,
+        int(config.disk_gb * GB),
+        backend=config.disk_backend,
+        backend_config=config.disk_config,
+        tp_rank=context.tp_rank,
+        tp_size=context.tp_size,
+    )

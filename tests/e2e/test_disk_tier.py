@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KV on disk survives a restart, and a disk that fails costs speed, never an answer."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.served import EngineCase, Served
+from tests.helpers.engine import start_engine
+from tests.helpers.judge import OracleReport
+from tests.helpers.prompts import TreePrompt, plain, random_forest, random_tokens
+
+DEADLINE_S = 30.0
+MODEL = "llama_gqa"
+
+pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def start(
+    model_path: Callable[[str], Any], oracle_of: Callable[[str], Any], oracle_report: OracleReport
+) -> Start:
+    """Runs an engine on a folder, and leaves what is there when it ends."""
+
+    @contextmanager
+    def run(folder: Path, model: str = MODEL, **settings: Any) -> Iterator[Served]:
+        case = EngineCase("disk-tier", model, "auto", chunk=64)
+        environment = {
+            "DEPCACHE_HOST_GB": "0.02",
+            "DEPCACHE_DISK_GB": "0.1",
+            "DEPCACHE_DISK_FOLDER": str(folder),
+            "DEPCACHE_WRITE_POLICY": "write_through",
+            "DEPCACHE_LOAD_POLICY": "always",  # computing a tiny model is faster
+            **{f"DEPCACHE_{name.upper()}": str(value) for name, value in settings.items()},
+        }
+        with start_engine(
+            model_path(model), environment=environment, chunked_prefill_size=64
+        ) as engine:
+            yield Served(case, engine, oracle_of(model), oracle_report)
+            engine.check_conservation()
+
+    return run
+
+
+def disk_of(served: Served) -> dict[str, Any]:
+    return served.engine.cache_state()["disk"]
+
+
+def report_of(result: dict[str, Any]) -> dict[str, Any]:
+    return result["meta_info"]["depcache"]
+
+
+def wait_until_stored(served: Served) -> dict[str, Any]:
+    deadline = time.monotonic() + DEADLINE_S
+    while (disk := disk_of(served))["waiting_tokens"]:
+        assert time.monotonic() < deadline, disk
+        time.sleep(0.05)
+    return disk
+
+
+class Asked:
+    """Prompts of every kind; what an engine stored of them is what the next one must find."""
+
+    def __init__(self) -> None:
+        rng = random.Random(11)
+        self.system = random_tokens(rng, 9)
+        self.trees = random_forest(rng, 6)
+        self.tree = TreePrompt(self.system, self.trees, random_tokens(rng, 4))
+        self.staggered = TreePrompt([], random_forest(rng, 4), random_tokens(rng, 4), "staggered")
+        self.salted = TreePrompt(random_tokens(rng, 7), random_forest(rng, 4), [5, 6, 7])
+        self.plain = plain(random_tokens(rng, 50))
+
+    def ask(self, served: Served) -> None:
+        served.ask(self.tree)
+        served.ask(self.staggered)
+        served.ask(self.salted, extra_key="a")
+        served.ask(self.plain)
+
+
+@pytest.fixture(scope="module")
+def asked() -> Asked:
+    return Asked()
+
+
+@pytest.fixture(scope="module")
+def stored(start: Start, asked: Asked, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an engine that was asked and has ended."""
+    folder = tmp_path_factory.mktemp("disk")
+    with start(folder) as served:
+        asked.ask(served)
+        disk = wait_until_stored(served)
+        assert disk["stored_tokens"] == disk["cached_tokens"] > 0
+        assert not disk["dropped"]
+    return folder
+
+
+@pytest.fixture
+def folder(stored: Path, tmp_path: Path) -> Path:
+    """A copy of it, to do harm to."""
+    return shutil.copytree(stored, tmp_path / "copy")
+
+
+def values_in(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.bin"))
+
+
+def test_after_a_restart_prompts_are_loaded_from_disk_and_not_computed(
+    start: Start, folder: Path, asked: Asked
+) -> None:
+    with start(folder) as served:
+        other = report_of(served.ask(asked.salted, extra_key="b"))
+        assert other["loaded"] == other["shared"] == 0  # nobody sees another's
+        for prompt, salt in ((asked.tree, None), (asked.staggered, None), (asked.salted, "a")):
+            report = report_of(served.ask(prompt, extra_key=salt))
+            assert report["missed"] == 0
+            assert report["loaded"] == report["context_tokens"]
+        result = served.ask(asked.plain)
+        assert result["meta_info"]["cached_tokens"] == len(asked.plain.task) - 1
+        details = result["meta_info"]["cached_tokens_details"]
+        assert details["storage"] == len(asked.plain.task) - 1
+
+        subset = TreePrompt(asked.system, asked.trees[::-2], [8, 9])
+        assert report_of(served.ask(subset))["missed"] == 0
+        served.engine.flush()
+        assert disk_of(served)["used_bytes"] == 0
+        assert report_of(served.ask(asked.tree))["loaded"] == 0
+
+
+def test_damaged_values_are_computed_again(start: Start, folder: Path, asked: Asked) -> None:
+    values = values_in(folder)
+    for i, path in enumerate(values):
+        data = bytearray(path.read_bytes())
+        if i % 3 == 0:
+            data[len(data) // 2] ^= 1
+        elif i % 3 == 1:
+            del data[len(data) // 2 :]
+        path.write_bytes(data)
+        if i % 3 == 2:
+            path.unlink()
+    with start(folder) as served:
+        asked.ask(served)  # judged
+        disk = wait_until_stored(served)
+        assert disk["loaded_tokens"] == 0
+        asked.ask(served)
+    with start(folder) as served:  # and stored again, right this time
+        assert report_of(served.ask(asked.tree))["missed"] == 0
+
+
+def test_another_model_finds_nothing_of_this_one(start: Start, folder: Path, asked: Asked) -> None:
+    with start(folder, model="llama_mild") as served:
+        asked.ask(served)
+        assert disk_of(served)["loaded_tokens"] == 0
+
+
+@pytest.mark.parametrize("verbs", [["get"], ["set"]], ids=["reads hang", "writes hang"])
+def test_a_storage_that_hangs_holds_nobody_up_for_long(
+    start: Start, folder: Path, asked: Asked, verbs: list[str]
+) -> None:
+    config = {
+        "module_path": "tests.sglang_patches.tiers.backends",
+        "class_name": "Hanging",
+        "hangs": verbs,
+        "depcache_folder": str(next(folder.iterdir())),
+    }
+    with start(folder, disk_backend="dynamic", disk_config=json.dumps(config)) as served:
+        asked.ask(served)
+        asked.ask(served)
+        assert disk_of(served)["loaded_tokens"] == 0
+
+
+def test_a_storage_that_raises_or_has_no_room_is_left_alone(
+    start: Start, tmp_path: Path, asked: Asked
+) -> None:
+    config = {
+        "module_path": "tests.sglang_patches.tiers.backends",
+        "class_name": "Hanging",
+        "fails": ["set", "get"],
+        "depcache_folder": str(tmp_path),
+    }
+    with start(tmp_path, disk_backend="dynamic", disk_config=json.dumps(config)) as served:
+        asked.ask(served)
+        asked.ask(served)
+        disk = wait_until_stored(served)
+        assert disk["stored_tokens"] == 0
+        assert disk["dropped"]["error"] > 0
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("not a folder")
+    with start(in_the_way, disk_gb=1e-5) as served:
+        asked.ask(served)
+        asked.ask(served)
+        assert disk_of(served)["stored_tokens"] == 0
