@@ -137,6 +137,7 @@ class LowerCopies:
             setattr(node, self.tier, part)
         self.num_nodes += 1
         self._below[upper] = 1
+        self.offer(lower)  # it is smaller now
 
     def check(self) -> None:
         """Raise RuntimeError if a count is wrong, or the queue is not the unpinned leaves."""

@@ -199,6 +199,7 @@ class KVTree:
             upper.path_hash = crc32(upper.key, parent.path_hash)
         for copies in self.lower:
             copies.note_split(upper, node)
+        self.offer(node)  # it is smaller now, which some policies mind
         return upper
 
     def grow(self, node: Node, key: bytes, home: int) -> list[Node]:
