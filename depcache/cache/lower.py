@@ -97,6 +97,8 @@ class LowerCopies:
         if found is None:
             return None
         node = found[1]
+        if self._tree.watcher is not None:
+            self._tree.watcher.note_eviction(self.tier, node)
         copy = self.drop(node)
         self.evicted += node.num_tokens
         self.evicted_nodes += 1
@@ -137,7 +139,8 @@ class LowerCopies:
             setattr(node, self.tier, part)
         self.num_nodes += 1
         self._below[upper] = 1
-        self.offer(lower)  # it is smaller now
+        if self._tree.policy.weighs_size:
+            self.offer(lower)
 
     def check(self) -> None:
         """Raise RuntimeError if a count is wrong, or the queue is not the unpinned leaves."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
 import numpy as np
@@ -56,6 +56,18 @@ class TreeCounters:
     evicted_nodes: int = 0
 
 
+class Watcher(Protocol):
+    """Is told what happens in a tree, and changes nothing."""
+
+    def note_tick(self, tick: int) -> None:
+        """The tree's clock moved to `tick`."""
+        ...
+
+    def note_eviction(self, tier: str, node: Node) -> None:
+        """`node` loses its KV in `tier`, because the room is needed."""
+        ...
+
+
 class KVTree:
     """Cached KV by namespace. A namespace (tenant salt, LoRA, layout family) has its own root.
 
@@ -72,6 +84,7 @@ class KVTree:
     demote  called with the victims of an eviction, (node, slots) each, while their KV is still
             in place: it may give a node a copy in a lower tier
     attach  called with every new root and its namespace, before anyone sees it
+    watcher  is told of the clock and of evictions from every tier
     """
 
     def __init__(self, policy: EvictionPolicy | None = None) -> None:
@@ -83,6 +96,7 @@ class KVTree:
         self.lower: list[LowerCopies] = []
         self.demote: Callable[[list[tuple[Node, np.ndarray]]], None] | None = None
         self.attach: Callable[[Node, Hashable], None] | None = None
+        self.watcher: Watcher | None = None
         self._tick = 0
         self.version = 0
         self._victims = VictimQueue(self.policy.priority)
@@ -199,7 +213,8 @@ class KVTree:
             upper.path_hash = crc32(upper.key, parent.path_hash)
         for copies in self.lower:
             copies.note_split(upper, node)
-        self.offer(node)  # it is smaller now, which some policies mind
+        if self.policy.weighs_size:
+            self.offer(node)  # it is smaller now
         return upper
 
     def grow(self, node: Node, key: bytes, home: int) -> list[Node]:
@@ -287,6 +302,8 @@ class KVTree:
     def tick(self) -> int:
         """Next tick of the tree's clock. A counter, not a time: ranks of one model agree on it."""
         self._tick += 1
+        if self.watcher is not None:
+            self.watcher.note_tick(self._tick)
         return self._tick
 
     def touch(self, nodes: Iterable[Node]) -> None:
@@ -346,6 +363,8 @@ class KVTree:
             assert node.slots is not None
             assert parent is not None
             victims.append((node, node.slots))
+            if self.watcher is not None:
+                self.watcher.note_eviction("device", node)
             num_dropped += node.num_tokens
             self.policy.note_eviction(priority)
             node.slots = None

@@ -21,6 +21,9 @@ class EvictionPolicy:
 
     name: ClassVar[str]
 
+    weighs_size: ClassVar[bool] = False
+    """Whether the number of a node's tokens matters for its worth."""
+
     looks_ahead: ClassVar[bool] = False
     """Whether it wants to know the waiting requests (`Node.waiters`)."""
 

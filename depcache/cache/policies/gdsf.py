@@ -25,6 +25,7 @@ class Gdsf(EvictionPolicy):
     """
 
     name = "gdsf"
+    weighs_size = True
 
     def __init__(self) -> None:
         self._clock = 0.0
