@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from depcache.cache import Node
 from depcache.errors import PromptError
-from depcache.plan import plan_request
+from depcache.plan import SegmentTable, match_segments, plan_request
 from depcache.prompt.wire import WireIds, parse_wire
 from sglang_patches.request_state import RequestState
 from sglang_patches.stats import dump_tree, make_stats
@@ -41,13 +42,8 @@ def answer(scheduler: Any, rid: str | None) -> dict[str, Any]:
 
 def _explain(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
     """What the plan for a prompt would be now. Counts no hit and locks nothing."""
-    wire = parse_wire(question["custom_params"])
-    if not isinstance(wire, WireIds):
-        raise PromptError("explain needs dependency data in ids form: send segments")
-    tokens = np.array(question["input_ids"], dtype=np.int64)
-    state = RequestState.make(tokens, wire, question["extra_key"])
-    root = cache.tree.root(state.namespace)
-    plan = plan_request(cache.tree, root, state.table)
+    table, root = _table_and_root(cache, question)
+    plan = plan_request(cache.tree, root, table)
     return {
         "shared": plan.num_shared,
         "shifted": plan.num_shifted,
@@ -57,8 +53,83 @@ def _explain(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _prefetch(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
+    """Begin to bring the prompt's context from disk to host memory; tokens by where they are."""
+    table, root = _table_and_root(cache, question)
+    found = match_segments(cache.tree, root, table)
+    num_fetched = 0 if cache.disk is None else cache.disk.fetch(found.on_disk, found.in_host)
+    counts = {
+        "device": sum(node.num_tokens for node in found.nodes),
+        "host": sum(node.num_tokens for node in found.in_host),
+        "disk": sum(node.num_tokens for node in found.on_disk),
+    }
+    return {
+        "tokens": counts,
+        "fetched": num_fetched,
+        "missing": table.task_start - sum(counts.values()),
+    }
+
+
+def _invalidate(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
+    """Give up all that begins with one of the prompt's paths, whatever its layout and position.
+
+    Of every tenant, unless the question has an `extra_key`.
+    """
+    table, _ = _table_and_root(cache, question)
+    leaves = set(range(table.num_segments)) - set(table.parents)
+    before = _cached_tokens(cache)
+    num_kept = 0
+    for namespace in cache.tree.namespaces():
+        if question["extra_key"] is not None and namespace[0] != question["extra_key"]:
+            continue
+        root = cache.tree.root(namespace)
+        found = match_segments(cache.tree, root, table, any_position=True)
+        ends = [
+            found.ends[leaf]
+            for leaf in sorted(leaves)
+            if found.matched[leaf] == table.stops[leaf] - table.starts[leaf]
+        ]
+        num_kept += cache.forget([node for node in ends if node is not None])[1]
+    after = _cached_tokens(cache)
+    return {"tokens": {tier: before[tier] - after[tier] for tier in before}, "in_use": num_kept}
+
+
+def _cached_tokens(cache: Any) -> dict[str, int]:
+    return {
+        "device": cache.tree.num_tokens,
+        **{copies.tier: copies.num_tokens for copies in cache.tree.lower},
+    }
+
+
+def _persist(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
+    """Begin to write to disk whatever is not there yet; the tokens that are on their way."""
+    if cache.disk is None:
+        raise PromptError("this server has no disk tier: start it with disk_gb and host_gb")
+    return {"tokens": cache.disk.write_all()}
+
+
+def _keep_disk(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
+    """The next flush leaves the values on disk."""
+    cache.keeps_disk = True
+    return {}
+
+
+def _table_and_root(cache: Any, question: dict[str, Any]) -> tuple[SegmentTable, Node]:
+    """The segments of the question's prompt, and the root of its namespace."""
+    wire = parse_wire(question["custom_params"])
+    if not isinstance(wire, WireIds):
+        raise PromptError("the question needs dependency data in ids form: send segments")
+    tokens = np.array(question["input_ids"], dtype=np.int64)
+    state = RequestState.make(tokens, wire, question["extra_key"])
+    return state.table, cache.tree.root(state.namespace)
+
+
 _ANSWERS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
     "explain": _explain,
     "stats": lambda cache, question: make_stats(cache),
+    "prefetch": _prefetch,
+    "invalidate": _invalidate,
+    "persist": _persist,
+    "keep_disk": _keep_disk,
     "tree": lambda cache, question: dump_tree(cache, question["limit"]),
 }

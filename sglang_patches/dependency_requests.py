@@ -17,7 +17,9 @@ Loaded hits, behind the shifted ones, are the tree's.
 from __future__ import annotations
 
 import logging
+import time
 from array import array
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,9 +32,12 @@ from depcache.prompt.wire import WireIds, parse_wire
 from sglang_patches.host_cache import HostCache
 from sglang_patches.request_state import (
     ATTRIBUTE,
+    NO_FREE_SLOTS,
+    POOL_TOO_SMALL,
     FirstSlice,
     PendingCopy,
     RequestState,
+    to_log,
 )
 from sglang_patches.slots import Slots
 from sglang_patches.tiers.bandwidth import Bandwidth
@@ -59,8 +64,10 @@ def make_state(req: Any) -> RequestState | None:
             "sessions and input_embeds cannot be combined with dependency data: "
             "leave out one of them"
         )
+    start_s = time.perf_counter()
     tokens = np.frombuffer(req.origin_input_ids, dtype=np.int64).copy()
     state = RequestState.make(tokens, wire, req.extra_key)
+    state.plan_s = time.perf_counter() - start_s
     if req.return_logprob and 0 <= req.logprob_start_len < state.table.task_start:
         raise PromptError(
             f"logprob_start_len {req.logprob_start_len} lies in the context, whose rows "
@@ -80,8 +87,14 @@ class DependencyRequests:
     """SGLang's calls for dependency requests. Counters are in tokens but for `requests`."""
 
     def __init__(
-        self, tree: KVTree, slots: Slots, host: HostCache | None, bandwidth: Bandwidth
+        self,
+        tree: KVTree,
+        slots: Slots,
+        host: HostCache | None,
+        bandwidth: Bandwidth,
+        on_request: Callable[[dict[str, Any], float], None],
     ) -> None:
+        """on_request: called with the report of a request and the seconds spent on its plan."""
         self.counters = dict.fromkeys(
             ("requests", "shared", "shifted", "loaded", "missed", "plain", "shift_fallbacks"), 0
         )
@@ -90,6 +103,7 @@ class DependencyRequests:
         self._slots = slots
         self._host = host
         self._bandwidth = bandwidth
+        self._on_request = on_request
         # Requests whose copies are allocated but not launched; id -> (request, state).
         self._pending: dict[int, tuple[Any, RequestState]] = {}
 
@@ -102,12 +116,14 @@ class DependencyRequests:
 
     def match(self, req: Any, state: RequestState) -> RequestPlan:
         """Plan the request anew if need be, and put its prompt into the order of the plan."""
+        start_s = time.perf_counter()
         self.release_pending(state)  # matched and loaded before, but not admitted
         plan = state.plan
         if plan is None or plan.version != self._tree.version or state.is_running:
             plan = self._make_plan(req, state)
         state.start(plan)
         _permute(req, state, plan)
+        state.plan_s += time.perf_counter() - start_s
         return plan
 
     def _make_plan(self, req: Any, state: RequestState) -> RequestPlan:
@@ -127,7 +143,7 @@ class DependencyRequests:
         rows = state.num_tokens + len(req.output_ids) - plan.num_shared
         if plan.num_locked + rows + new + 1 < self._slots.capacity:
             return plan
-        return self._plan_without_shift(state, "the pool is too small to move cached rows")
+        return self._plan_without_shift(state, POOL_TOO_SMALL)
 
     def _plan_without_shift(self, state: RequestState, reason: str) -> RequestPlan:
         state.allow_shift = False
@@ -163,7 +179,7 @@ class DependencyRequests:
             targets = self._slots.alloc(plan.num_shifted)
         if targets is None:
             state.allow_load = False
-            plan = self._plan_without_shift(state, "no slots were free for moving cached rows")
+            plan = self._plan_without_shift(state, NO_FREE_SLOTS)
             state.start(plan)
             _permute(req, state, plan)
             req.prefix_indices = self._slots.to_device(plan.shared_slots)
@@ -256,7 +272,8 @@ class DependencyRequests:
         for name in ("shared", "shifted", "loaded", "missed", "plain"):
             self.counters[name] += report[name]
         req.customized_info = {**(req.customized_info or {}), ATTRIBUTE: FirstSlice([report])}
-        logger.debug("rid=%s %s", req.rid, report)
+        self._on_request(report, state.plan_s)
+        logger.debug("rid=%s %s plan_ms=%.3f", req.rid, to_log(report), 1000 * state.plan_s)
 
     def _insert_context(self, req: Any, state: RequestState, num_rows: int) -> None:
         """Offer the context rows [.., num_rows) that are not in the tree yet."""

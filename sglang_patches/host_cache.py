@@ -39,7 +39,7 @@ class PendingLoad:
 
 
 class HostCache:
-    """The host tier of one cache. Counters are in tokens.
+    """The host tier of one cache. Counters are in tokens, but for `dropped_nodes`.
 
     on_kept     called with the nodes that were just given a copy
     on_release  called with (node, slots) of a copy that the tree gave up; returns whether it
@@ -52,6 +52,7 @@ class HostCache:
         self.dropped = 0
         self.on_kept: Callable[[list[Node]], None] | None = None
         self.on_release: Callable[[Node, np.ndarray], bool] | None = None
+        self.dropped_nodes = {"no_room": 0, "no_parent": 0}
         self._tree = tree
         self._bandwidth = bandwidth
         # Nodes whose rows are to be loaded; their copies are pinned until the load is launched.
@@ -88,6 +89,7 @@ class HostCache:
         for node, slots in reversed(wanted):
             if len(slots) > room or not (node.parent in chosen or _is_reachable(node)):
                 self.dropped += len(slots)
+                self.dropped_nodes["no_room" if len(slots) > room else "no_parent"] += 1
                 continue
             room -= len(slots)
             chosen[node] = slots

@@ -60,6 +60,7 @@ def make_tree_cache(context: Any) -> Any:
 
     context  SGLang's TreeCacheBuildContext
     """
+    from sglang_patches.metrics import make_metrics
     from sglang_patches.refusals import refuse_model, refuse_unsupported
     from sglang_patches.tiers.open import open_disk, open_host
     from sglang_patches.tree_cache import DepCacheTree
@@ -70,7 +71,7 @@ def make_tree_cache(context: Any) -> Any:
     refuse_model(context)
     config = load_config()
     pool = context.params.token_to_kv_pool_allocator.get_kvcache()
-    return DepCacheTree(
+    cache = DepCacheTree(
         context.params,
         context.server_args.radix_eviction_policy,
         open_host(pool, config),
@@ -78,3 +79,5 @@ def make_tree_cache(context: Any) -> Any:
         # Ranks must agree, and they do not measure the same.
         measures=config.load_policy == "faster" and context.tp_size == 1,
     )
+    cache.metrics = make_metrics(context, cache)
+    return cache

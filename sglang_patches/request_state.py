@@ -20,6 +20,10 @@ from flashinfer_masks.visibility import Structure
 
 ATTRIBUTE = "depcache"
 
+# Why a request reuses less than the tree has; `fallback_reason` in its report.
+POOL_TOO_SMALL = "the pool is too small to move cached rows"
+NO_FREE_SLOTS = "no slots were free for moving cached rows"
+
 
 def get_state(req: Any) -> RequestState | None:
     """The state of an SGLang request, None for a plain one."""
@@ -84,6 +88,7 @@ class RequestState:
     num_private     slots allocated for shifted copies, freed with the request's rows
     num_loaded      tokens brought back from host memory for this request
     is_running      the request was admitted and holds its handle's locks
+    plan_s          seconds spent so far on preparing, matching and planning it
     """
 
     tokens: np.ndarray
@@ -107,6 +112,7 @@ class RequestState:
     is_running: bool = False
     fallback_reason: str | None = None
     is_reported: bool = False
+    plan_s: float = 0.0
 
     @classmethod
     def make(cls, tokens: np.ndarray, wire: WireIds, extra_key: Hashable) -> RequestState:
@@ -183,3 +189,8 @@ class RequestState:
             "plain": self.num_tokens - plan.num_context,
             "fallback_reason": self.fallback_reason,
         }
+
+
+def to_log(report: dict[str, Any]) -> str:
+    """A report in one line of `name=value`."""
+    return " ".join(f"{name}={value!r}" for name, value in report.items() if value is not None)

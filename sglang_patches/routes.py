@@ -7,6 +7,7 @@ admin rights (SGLang 0.5.17 with FastAPI 0.163).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import fastapi
@@ -19,6 +20,7 @@ from depcache.prompt.layout import token_positions
 from depcache.prompt.wire import WireIds, forest_from_wire, parse_wire
 from sglang_patches.control import make_question
 from sglang_patches.inbound import convert_text, custom_params_of, validate_ids
+from sglang_patches.rejections import num_rejected, trial
 from sglang_patches.stats import to_dot
 from sglang_patches.verify import inspect
 from sglang_patches.version import installed_version
@@ -43,14 +45,47 @@ def add_routes(http_server: Any) -> None:
     async def depcache_explain(request: fastapi.Request) -> dict[str, Any] | JSONResponse:
         """Segments and plan of a request, without running it."""
         try:
-            return await explain(http_server, await _read_object(request))
+            with trial():
+                return await explain(http_server, await _read_object(request))
+        except ValueError as error:
+            return _bad_request(str(error))
+
+    @app.post("/depcache/prefetch", response_model=None)
+    async def depcache_prefetch(request: fastapi.Request) -> dict[str, Any] | JSONResponse:
+        """Bring the context of a request from disk to host memory, without running it."""
+        return await _answer_about_prompt("prefetch", request)
+
+    @app.post("/depcache/invalidate", response_model=None)
+    @auth_level(AuthLevel.ADMIN_OPTIONAL)
+    async def depcache_invalidate(request: fastapi.Request) -> dict[str, Any] | JSONResponse:
+        """Give up, in every tier, all KV of what begins with one of a request's paths."""
+        return await _answer_about_prompt("invalidate", request)
+
+    @app.post("/depcache/persist", response_model=None)
+    @auth_level(AuthLevel.ADMIN_OPTIONAL)
+    async def depcache_persist() -> dict[str, Any] | JSONResponse:
+        """Write to disk what is only on the device or in host memory; returns at once."""
+        try:
+            return (await _ask(http_server, {"ask": "persist"}))["reply"]
+        except PromptError as error:
+            return _bad_request(str(error))
+
+    async def _answer_about_prompt(
+        ask: str, request: fastapi.Request
+    ) -> dict[str, Any] | JSONResponse:
+        try:
+            with trial():
+                prompt = _read_prompt(http_server, await _read_object(request))
+                return (await _ask(http_server, {"ask": ask, **prompt.question}))["reply"]
         except ValueError as error:
             return _bad_request(str(error))
 
     @app.get("/depcache/stats")
     async def depcache_stats() -> dict[str, Any]:
         """What each tier holds and how often it was of use."""
-        return (await _ask(http_server, {"ask": "stats"}))["reply"]
+        stats = (await _ask(http_server, {"ask": "stats"}))["reply"]
+        stats["requests"]["rejected_requests"] += num_rejected()
+        return stats
 
     # The tree tells tenants' salts, and a flush costs everyone: for the admin, if there is one.
     @app.get("/depcache/tree", response_model=None)
@@ -65,8 +100,13 @@ def add_routes(http_server: Any) -> None:
 
     @app.post("/depcache/flush", response_model=None)
     @auth_level(AuthLevel.ADMIN_OPTIONAL)
-    async def depcache_flush() -> dict[str, Any] | JSONResponse:
-        """Forget everything in every tier, as SGLang's /flush_cache; not while requests run."""
+    async def depcache_flush(keep_disk: bool = False) -> dict[str, Any] | JSONResponse:
+        """Forget everything in every tier, as SGLang's /flush_cache; not while requests run.
+
+        keep_disk  what is on disk stays, and is found again as after a restart
+        """
+        if keep_disk:
+            await _ask(http_server, {"ask": "keep_disk"})
         result = await http_server._global_state.tokenizer_manager.flush_cache()
         if not result.success:
             return _bad_request(result.message or "requests are running: flush when there are none")
@@ -128,22 +168,9 @@ async def get_status(http_server: Any) -> dict[str, Any]:
 
 async def explain(http_server: Any, body: dict[str, Any]) -> dict[str, Any]:
     """The body of POST /depcache/explain. Raises PromptError on a bad request."""
-    obj = _to_internal(http_server, body)
-    manager = http_server._global_state.tokenizer_manager
-    convert_text(obj, manager.tokenizer)
-    validate_ids(obj, obj.input_ids, manager.model_config)
-    custom_params = custom_params_of(obj)
-    wire = parse_wire(custom_params)
-    if not isinstance(wire, WireIds):
-        raise PromptError(
-            "the request has no dependency data: send depcache_ keys in custom_params"
-        )
-    input_ids = list(obj.input_ids)
-    extra_key = getattr(obj, "extra_key", None)
-    question = {"ask": "explain", "input_ids": input_ids, "extra_key": extra_key}
-    params = {k: v for k, v in custom_params.items() if k.startswith("depcache_")}
-    state = await _ask(http_server, {**question, "custom_params": params})
-    reply = state["reply"]
+    prompt = _read_prompt(http_server, body)
+    input_ids, wire = prompt.input_ids, prompt.wire
+    reply = (await _ask(http_server, {"ask": "explain", **prompt.question}))["reply"]
     forest = forest_from_wire(input_ids, wire)
     positions = token_positions(forest, wire.layout)
     # Segment 0 of the plan is the system, when there is one.
@@ -151,7 +178,7 @@ async def explain(http_server: Any, body: dict[str, Any]) -> dict[str, Any]:
     shown = min(forest.num_segments, MAX_TABLE_ROWS)
     starts = forest.starts[:shown].tolist()
     lens = forest.lens[:shown].tolist()
-    texts = manager.tokenizer.batch_decode(
+    texts = http_server._global_state.tokenizer_manager.tokenizer.batch_decode(
         [input_ids[start : start + num] for start, num in zip(starts, lens, strict=True)]
     )
     return {
@@ -177,6 +204,39 @@ async def explain(http_server: Any, body: dict[str, Any]) -> dict[str, Any]:
         ],
         "table_is_cut": shown < forest.num_segments,
     }
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    """A dependency prompt that a route was asked about; `question` is for the scheduler."""
+
+    input_ids: list[int]
+    wire: WireIds
+    question: dict[str, Any]
+
+
+def _read_prompt(http_server: Any, body: dict[str, Any]) -> _Prompt:
+    """The prompt in the body of a request. Raises PromptError."""
+    obj = _to_internal(http_server, body)
+    manager = http_server._global_state.tokenizer_manager
+    convert_text(obj, manager.tokenizer)
+    validate_ids(obj, obj.input_ids, manager.model_config)
+    custom_params = custom_params_of(obj)
+    wire = parse_wire(custom_params)
+    if not isinstance(wire, WireIds):
+        raise PromptError(
+            "the request has no dependency data: send depcache_ keys in custom_params"
+        )
+    input_ids = list(obj.input_ids)
+    return _Prompt(
+        input_ids,
+        wire,
+        {
+            "input_ids": input_ids,
+            "extra_key": getattr(obj, "extra_key", None),
+            "custom_params": {k: v for k, v in custom_params.items() if k.startswith("depcache_")},
+        },
+    )
 
 
 def _to_internal(http_server: Any, body: dict[str, Any]) -> Any:

@@ -10,23 +10,47 @@ from sglang_patches.tiers.host_pool import bytes_per_token
 
 
 def make_stats(cache: Any) -> dict[str, Any]:
-    """The body of GET /depcache/stats. Constant time: nothing is scanned.
+    """The body of GET /depcache/stats. Constant time: nothing is scanned."""
+    tree, counters = cache.tree, cache.counters
+    tiers = describe_tiers(cache)
+    for name, tier in tiers.items():
+        tier["age"] = cache.ages.describe(name)
+    return {
+        "eviction_policy": tree.policy.name,
+        "requests": {name: counters[name] for name in counters if name.endswith("requests")},
+        "tokens": {
+            name: counters[name] for name in ("shared", "shifted", "loaded", "missed", "plain")
+        },
+        "measured": cache.bandwidth.describe(),
+        "waiting_requests": len(cache.waiting_queue),
+        "known_nodes": tree.num_nodes,
+        "tiers": tiers,
+    }
 
-    Tokens and nodes are those held now; hits, insertions, evictions and loads are tokens since
-    the server started.
+
+def describe_tiers(cache: Any) -> dict[str, dict[str, Any]]:
+    """What each tier holds and did. Constant time; the metrics read it for every request.
+
+    Tokens, nodes and bytes are those held now; hits, insertions, evictions and loads are tokens
+    since the server started. `dropped_nodes`, and `failures` where a tier can fail, are counts
+    by reason; reasons are words out of a fixed few.
     """
     tree, host, counters = cache.tree, cache.host, cache.counters
-    row_bytes = bytes_per_token(cache.token_to_kv_pool_allocator.get_kvcache())
+    allocator = cache.token_to_kv_pool_allocator
+    row_bytes = bytes_per_token(allocator.get_kvcache())
     tiers: dict[str, Any] = {
         "device": {
             "nodes": tree.num_resident,
             "tokens": tree.num_tokens,
             "locked_tokens": tree.num_locked,
             "bytes": tree.num_tokens * row_bytes,
-            "capacity_tokens": cache.token_to_kv_pool_allocator.size,
+            "bytes_per_token": row_bytes,
+            "capacity_tokens": allocator.size,
+            "capacity_bytes": allocator.size * row_bytes,
             "hits": counters["shared"] + counters["shifted"],
             "inserted": tree.counters.inserted,
             "evicted": tree.counters.evicted,
+            "evicted_nodes": tree.counters.evicted_nodes,
         }
     }
     if host is not None:
@@ -35,36 +59,36 @@ def make_stats(cache: Any) -> dict[str, Any]:
             "tokens": host.copies.num_tokens,
             "bytes": host.copies.num_tokens * host.mover.bytes_per_token,
             "capacity_tokens": host.mover.num_tokens,
+            "capacity_bytes": host.mover.num_tokens * host.mover.bytes_per_token,
             "hits": counters["loaded"],
             "inserted": host.mover.counters["stored_tokens"],
             "evicted": host.copies.evicted,
+            "evicted_nodes": host.copies.evicted_nodes,
+            "loaded": host.mover.counters["loaded_tokens"],
             "dropped": host.dropped,
+            "dropped_nodes": dict(host.dropped_nodes),
         }
-    disk = cache.disk
-    if disk is not None:
-        tiers["disk"] = {
-            "nodes": disk.copies.num_nodes,
-            "tokens": disk.copies.num_tokens,
-            "bytes": disk.tier.used_bytes,
-            "capacity_bytes": disk.tier.capacity_bytes,
-            "hits": disk.loaded,
-            "inserted": disk.stored,
-            "evicted": disk.copies.evicted,
-            "waiting_tokens": disk.num_waiting,
-            "recomputed": disk.recomputed,
-            "misses": dict(disk.tier.misses),
-            "dropped": dict(disk.tier.dropped),
-            "is_off": disk.is_off,
-        }
+    if cache.disk is not None:
+        tiers["disk"] = _describe_disk(cache.disk)
+    return tiers
+
+
+def _describe_disk(disk: Any) -> dict[str, Any]:
     return {
-        "eviction_policy": tree.policy.name,
-        "requests": {name: counters[name] for name in counters if name.endswith("requests")},
-        "tokens": {
-            name: counters[name] for name in ("shared", "shifted", "loaded", "missed", "plain")
-        },
-        "waiting_requests": len(cache.waiting_queue),
-        "known_nodes": tree.num_nodes,
-        "tiers": tiers,
+        "nodes": disk.copies.num_nodes,
+        "tokens": disk.copies.num_tokens,
+        "bytes": disk.tier.used_bytes,
+        "capacity_bytes": disk.tier.capacity_bytes,
+        "hits": disk.loaded,
+        "inserted": disk.stored,
+        "evicted": disk.copies.evicted,
+        "evicted_nodes": disk.copies.evicted_nodes,
+        "loaded": disk.loaded,
+        "recomputed": disk.recomputed,
+        "waiting_tokens": disk.num_waiting,
+        "failures": dict(disk.tier.misses),
+        "dropped_nodes": dict(disk.tier.dropped),
+        "is_off": disk.is_off,
     }
 
 

@@ -30,6 +30,8 @@ from depcache.plan import SegmentTable, make_scheduler, match_segments
 from sglang_patches.dependency_requests import DependencyRequests, make_state
 from sglang_patches.disk_cache import DiskCache
 from sglang_patches.host_cache import HostCache, PendingLoad
+from sglang_patches.idle_ages import IdleAges
+from sglang_patches.metrics import NullMetrics
 from sglang_patches.plain_requests import PlainRequests, namespace_of, plain_tokens
 from sglang_patches.request_state import ATTRIBUTE, Handle, PendingCopy, RequestState, get_state
 from sglang_patches.slots import Slots
@@ -70,6 +72,8 @@ class DepCacheTree(BasePrefixCache):
         self.device = self.token_to_kv_pool_allocator.device
         config = load_config()
         self.tree = _make_tree(eviction_policy, config)
+        self.tree.watcher = self.ages = IdleAges()
+        self.metrics = NullMetrics()
         pool: Any = self.token_to_kv_pool_allocator.get_kvcache()
         self.bandwidth = Bandwidth(bytes_per_token(pool))
         self.slots = Slots(params, lambda num: self.evict(EvictParams(num_tokens=num)))
@@ -81,7 +85,9 @@ class DepCacheTree(BasePrefixCache):
                 self.disk = DiskCache(
                     self.tree, self.host, disk_tier, self.bandwidth, config.write_policy
                 )
-        self.dependency = DependencyRequests(self.tree, self.slots, self.host, self.bandwidth)
+        self.dependency = DependencyRequests(
+            self.tree, self.slots, self.host, self.bandwidth, self._note_request
+        )
         self.plain = PlainRequests(self.tree, self.slots, self.host)
         scheduler = (
             None
@@ -90,16 +96,17 @@ class DepCacheTree(BasePrefixCache):
         )
         self.waiting_queue = WaitingQueue(self.tree, make_state, scheduler)
         self.num_rejected = 0
+        self.keeps_disk = False
         self._measures = measures
         if getattr(params, "enable_metrics", False):
             self.init_metrics_collector()
 
     # -- sizes and locks -------------------------------------------------------------------
 
-    def reset(self, *, keep_disk: bool = False) -> None:
+    def reset(self) -> None:
         """Forget everything, in every tier; SGLang calls it when nothing runs.
 
-        keep_disk  the values on disk stay, and are found again as after a restart
+        With `keeps_disk`, once, the values on disk stay and are found again as after a restart.
         """
         self.waiting_queue.clear()
         self.dependency.clear()
@@ -108,7 +115,9 @@ class DepCacheTree(BasePrefixCache):
         if self.host is not None:
             self.host.clear(in_use)
         if self.disk is not None:
-            self.disk.clear(keep_values=keep_disk)
+            self.disk.clear(keep_values=self.keeps_disk)
+            self.keeps_disk = False
+        self.metrics.publish()
 
     def evictable_size(self) -> int:
         return self.tree.num_evictable
@@ -179,6 +188,7 @@ class DepCacheTree(BasePrefixCache):
         slots = np.concatenate(dropped)
         self.slots.free(slots)
         self.update_eviction_metrics(len(slots), start_s)
+        self.metrics.publish()
         return EvictResult(num_tokens_evicted=len(slots))
 
     def forget(self, nodes: list[Node]) -> tuple[int, int]:
@@ -217,6 +227,7 @@ class DepCacheTree(BasePrefixCache):
                 # The HTTP process refuses such requests first; this is for those that reach
                 # the scheduler in another way, so that a bad request ends alone.
                 self.num_rejected += 1
+                self.metrics.publish()
                 req.set_finish_with_abort(str(error))
                 req.full_untruncated_fill_ids = req.origin_input_ids + req.output_ids
                 return self._result(np.empty(0, np.int64), Handle([]))
@@ -336,6 +347,10 @@ class DepCacheTree(BasePrefixCache):
         if self.disk is not None:
             self.disk.release(req.rid)
             self.disk.note_used(nodes)
+        self.metrics.publish()
+
+    def _note_request(self, report: dict[str, Any], plan_s: float) -> None:
+        self.metrics.note_request(report, plan_s)
 
 
 def _make_tree(eviction_policy: str, config: Config) -> KVTree:

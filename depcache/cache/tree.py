@@ -128,6 +128,10 @@ class KVTree:
                 self.attach(node, namespace)
         return node
 
+    def namespaces(self) -> list[Hashable]:
+        """Those that have a root."""
+        return list(self._roots)
+
     def namespace(self, node: Node) -> Hashable:
         """The namespace that `node` belongs to. O(depth)."""
         while node.parent is not None:

@@ -41,12 +41,15 @@ def match_segments(
     table: SegmentTable,
     *,
     allow_shift: bool = True,
+    any_position: bool = False,
     lowest: Tier = "disk",
 ) -> Match:
     """Follow the segments of `table` down from `root` as far as KV is cached.
 
-    lowest  the lowest tier that counts; a copy in a lower tier than the device counts only
-            where it was computed at the position wanted
+    allow_shift   nodes on the device count wherever they were computed; others only at the
+                  position wanted
+    any_position  all do; for whoever asks what is cached, not what can be used
+    lowest        the lowest tier that counts
 
     Splits a node where the match ends inside it. O(segments + matched nodes).
     """
@@ -75,7 +78,8 @@ def match_segments(
             if not (is_resident or in_host or (use_disk and child.disk is not None)):
                 break
             end = at + child.num_tokens
-            if child.home != position + at - start and not (allow_shift and is_resident):
+            is_placed = child.home == position + at - start
+            if not (is_placed or any_position or (allow_shift and is_resident)):
                 break
             if end > stop or key[at * TOKEN_BYTES : end * TOKEN_BYTES] != child.key:
                 size = common_prefix_tokens(child.key, key[at * TOKEN_BYTES : stop * TOKEN_BYTES])

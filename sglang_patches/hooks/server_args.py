@@ -22,6 +22,7 @@ def prepare_front(result: Any, server_args: Any) -> None:
     from sglang_patches.hicache_flags import adopt_hicache_flags
     from sglang_patches.hooks import install_front_hooks
     from sglang_patches.refusals import refuse_unsupported
+    from sglang_patches.rejections import export_rejections
     from sglang_patches.verify import require_front_in_place, require_in_place
 
     adopt_hicache_flags(server_args)
@@ -29,6 +30,7 @@ def prepare_front(result: Any, server_args: Any) -> None:
     require_in_place()
     install_front_hooks()
     require_front_in_place()
+    export_rejections(server_args)
     http_server = sys.modules.get("sglang.srt.entrypoints.http_server")
     if http_server is not None:
         from sglang_patches.routes import add_routes

@@ -16,6 +16,7 @@ from typing import Any
 from depcache.prompt.wire import PREFIX, WireIds, WireText, parse_wire
 from sglang_patches.inbound import require_ids, text_to_ids
 from sglang_patches.outbound import add_to_reply, add_to_stream
+from sglang_patches.rejections import counting_rejections
 
 _recorded: ContextVar[list[tuple[str, list[int]]] | None] = ContextVar(
     "depcache_rendered_chat", default=None
@@ -26,9 +27,10 @@ def convert_chat(
     original: Callable[..., Any], serving: Any, request: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Render as ever; for text form then tokenize the rendered text as a dependency prompt."""
-    wire = parse_wire(request.custom_params) if request.custom_params else None
-    if isinstance(wire, WireIds):
-        require_ids(request.input_ids)
+    with counting_rejections():
+        wire = parse_wire(request.custom_params) if request.custom_params else None
+        if isinstance(wire, WireIds):
+            require_ids(request.input_ids)
     if not isinstance(wire, WireText) or request.input_ids is not None:
         return original(serving, request, *args, **kwargs)
     tokenizer = serving.tokenizer_manager.tokenizer
@@ -49,7 +51,8 @@ def convert_chat(
         suffix = rendered[len(ids) :]
     else:
         text, suffix = rendered or processed.prompt, []
-    input_ids, params = text_to_ids(text, wire, tokenizer, add_special_tokens=False)
+    with counting_rejections():
+        input_ids, params = text_to_ids(text, wire, tokenizer, add_special_tokens=False)
     others = {k: v for k, v in request.custom_params.items() if not k.startswith(PREFIX)}
     request.custom_params = {**others, **params}
     processed.prompt_ids = input_ids + suffix

@@ -15,6 +15,7 @@ from typing import Any
 
 from sglang_patches.inbound import convert_text, has_dependencies, validate_ids
 from sglang_patches.outbound import collect
+from sglang_patches.rejections import counting_rejections
 from sglang_patches.request_state import ATTRIBUTE
 
 
@@ -22,7 +23,8 @@ async def tokenize_dependencies(original: Callable[..., Any], manager: Any, obj:
     """Before SGLang tokenizes and checks lengths: replace text form by ids."""
     if has_dependencies(obj):
         # In a thread: a large graph takes a while, and the event loop serves everybody.
-        await asyncio.to_thread(convert_text, obj, manager.tokenizer)
+        with counting_rejections():
+            await asyncio.to_thread(convert_text, obj, manager.tokenizer)
     return await original(manager, obj)
 
 
@@ -36,9 +38,10 @@ def check_dependencies(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The last stop before the scheduler, on every way through the tokenizer manager."""
     if obj.__class__.__name__ == "GenerateReqInput":
-        if convert_text(obj, manager.tokenizer):  # a batch that was tokenized as a whole
-            input_ids = obj.input_ids
-        validate_ids(obj, input_ids, manager.model_config)
+        with counting_rejections():
+            if convert_text(obj, manager.tokenizer):  # a batch that was tokenized as a whole
+                input_ids = obj.input_ids
+            validate_ids(obj, input_ids, manager.model_config)
     return (manager, obj, input_text, input_ids, *args), kwargs
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from depcache.cache import LowerCopies, KVTree
+from depcache.cache import KVTree, LowerCopies
 from depcache.cache.node import to_key
 from sglang_patches.idle_ages import COARSENESS, MAX_ENTRIES, STEP_S, IdleAges, TickClock
 
