@@ -14,6 +14,7 @@ from typing import Any
 
 from depcache.errors import ConfigError
 from sglang_patches.tiers.storage import check_backend
+from sglang_patches.version import BACKEND_NAME
 
 
 def adopt_hicache_flags(server_args: Any) -> None:
@@ -46,8 +47,9 @@ def adopt_hicache_flags(server_args: Any) -> None:
         folder = os.environ.get("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR")
         if folder:
             _set("DISK_FOLDER", folder)
-    server_args.enable_hierarchical_cache = False
-    server_args.hicache_storage_backend = None
+    server_args.override(
+        BACKEND_NAME, enable_hierarchical_cache=False, hicache_storage_backend=None
+    )
 
 
 def _set(name: str, value: Any) -> None:

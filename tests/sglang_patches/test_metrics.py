@@ -286,7 +286,7 @@ def make_recorder(tiers: dict[str, Any], counters: dict[str, int]) -> tuple[Any,
     registry = CollectorRegistry()
     labels = {"model_name": "m", "tp_rank": "0"}
     metrics = PrometheusMetrics(
-        labels, {"model_name": "m"}, lambda: tiers, counters, registry=registry
+        labels, {"model_name": "m"}, lambda: tiers, lambda: counters, registry=registry
     )
 
     def get(name: str, **more: str) -> float | None:
