@@ -101,6 +101,13 @@ class GraphStore(ABC):
         """Every entity, sorted."""
 
     @abstractmethod
+    def names_by_degree(self, limit: int | None = None) -> list[str]:
+        """The `limit` entities of most edges, most first and equal ones by name; None for all.
+
+        Edges count as in `Neighbourhood.num_edges`: a self loop twice.
+        """
+
+    @abstractmethod
     def aliases(self) -> dict[str, list[str]]:
         """Entity to its other names, for those that have any; both sorted."""
 
@@ -131,6 +138,13 @@ class GraphStore(ABC):
     @abstractmethod
     def _add_aliases(self, aliases: Mapping[str, Sequence[str]]) -> set[str]:
         """Add what is missing; entities that are not there are left out. Those found."""
+
+    def stamp(self) -> str:
+        """A short text that is another one after a change of the triples, in any process.
+
+        Unlike the version it can be kept in a file: a graph in memory counts from 0 each time.
+        """
+        return str(self.version())
 
     def flush(self) -> None:  # noqa: B027 - a store in memory has nothing to do
         """Make what was written outlive this process, where the store can."""

@@ -56,6 +56,9 @@ WITH e.name AS head, e.name AS tail"""
 DEGREES = """
 UNWIND $keys AS key
 MATCH (e:Entity {key: key}) RETURN key, indegree(e) + outdegree(e)"""
+BY_DEGREE = """
+MATCH (e:Entity)
+RETURN e.name AS name, indegree(e) + outdegree(e) AS degree ORDER BY degree DESC, name"""
 # The other end has neither label nor condition: with one, the planner would start from there.
 # Not `collect(...)`: in FalkorDB's verbose answers a list is one string, not to be taken apart.
 EDGES = """

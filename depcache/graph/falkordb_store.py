@@ -168,6 +168,11 @@ class FalkorDBStore(GraphStore):
     def names(self) -> list[str]:
         return sorted(row[0] for row in self._read("MATCH (e:Entity) RETURN e.name"))
 
+    def names_by_degree(self, limit: int | None = None) -> list[str]:
+        bound = {} if limit is None else {"limit": limit}
+        query = cypher.BY_DEGREE + (" LIMIT $limit" if bound else "")
+        return [row[0] for row in self._read(query, **bound)]
+
     def aliases(self) -> dict[str, list[str]]:
         rows = self._read(
             "MATCH (e:Entity) WHERE e.aliases IS NOT NULL "

@@ -69,6 +69,19 @@ class NetworkXStore(GraphStore):
         with self._lock:
             return sorted(self.graph)
 
+    def names_by_degree(self, limit: int | None = None) -> list[str]:
+        with self._lock:
+            degrees = list(self.graph.degree())
+        num = len(degrees) if limit is None else limit
+        ranked = nsmallest(num, degrees, key=lambda item: (-item[1], item[0]))
+        return [name for name, _ in ranked]
+
+    def stamp(self) -> str:
+        with self._lock:
+            ranks = [rank for _, _, rank in self.graph.edges(data="rank")]
+        # A sum, so that the order of loading does not count.
+        return f"{len(ranks)}-{sum(ranks) % 2**64:x}"
+
     def aliases(self) -> dict[str, list[str]]:
         with self._lock:
             found = self.graph.nodes(data="aliases")

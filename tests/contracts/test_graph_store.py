@@ -118,6 +118,39 @@ def test_any_triples_make_the_neighbourhoods_they_say(
     }
 
 
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(triples=triple_lists, limit=st.integers(1, 8))
+def test_entities_come_in_the_order_of_their_edges(
+    make_store: StoreMaker, triples: list, limit: int
+) -> None:
+    store = make_store()
+    store.upsert([*triples, *((name, "is", "odd") for name in ODD_NAMES)])
+    ends = [name for h, _, t in store.triples() for name in (h, t)]
+    expected = sorted(set(ends), key=lambda name: (-ends.count(name), name))
+    assert store.names_by_degree() == expected
+    assert store.names_by_degree(limit) == expected[:limit]
+    degrees = [near.num_edges for near in store.neighbours(expected).values()]
+    assert degrees == sorted(degrees, reverse=True)
+
+
+def test_an_empty_graph_has_no_most_connected_entity(store: GraphStore) -> None:
+    assert store.names_by_degree() == store.names_by_degree(3) == []
+
+
+def test_the_stamp_changes_with_the_triples_only(store: GraphStore) -> None:
+    stamps = [store.stamp()]
+    store.upsert(SMALL)
+    stamps.append(store.stamp())
+    store.neighbours(["Ann"])
+    store.upsert(SMALL)
+    assert store.stamp() == stamps[-1]
+    store.upsert([("Oslo", "is in", "Norway")])
+    stamps.append(store.stamp())
+    store.remove([("Ann", "knows", "Bob")])
+    stamps.append(store.stamp())
+    assert len(set(stamps)) == 4
+
+
 def test_cycles_self_loops_and_parallel_edges_are_kept(store: GraphStore) -> None:
     triples = {("a", "r", "b"), ("b", "r", "a"), ("a", "r", "a"), ("a", "s", "b"), ("a", "s", "a")}
     store.upsert(sorted(triples))

@@ -21,6 +21,15 @@ def test_a_file_opens_as_a_graph_in_memory(tmp_path: Path) -> None:
         assert set(open_store(url).triples()) == set(SMALL)
 
 
+def test_a_stamp_tells_a_file_that_was_changed_from_one_that_was_sorted(tmp_path: Path) -> None:
+    path = tmp_path / "facts.tsv"
+    stamps = []
+    for triples in (SMALL, SMALL[::-1], [*SMALL[1:], ("Ann", "knows", "Acme")]):
+        path.write_text("".join("\t".join(triple) + "\n" for triple in triples), encoding="utf-8")
+        stamps.append(open_store(path).stamp())
+    assert stamps[0] == stamps[1] != stamps[2]
+
+
 def test_graphml_and_any_networkx_graph_open(tmp_path: Path) -> None:
     graph = nx.MultiDiGraph()
     graph.add_node(0, name="Ann")
