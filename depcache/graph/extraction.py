@@ -12,7 +12,6 @@ a run that was broken off goes on where it stopped, and asks nothing twice.
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from abc import ABC, abstractmethod
@@ -22,7 +21,6 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import httpx
@@ -30,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from depcache.errors import ConfigError, PromptError, ServerError, shorten
 from depcache.graph.base import Triple, check_text
+from depcache.state_file import StateFile
 
 CHUNK_TOKENS = 512
 RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0)
@@ -296,37 +295,14 @@ class _State:
     """A line of JSON per chunk that is done: its key, and its triples or its problem."""
 
     def __init__(self, path: Path | None) -> None:
-        self.rows: dict[str, Any] = {}
-        self._path = path
-        self._lock = Lock()
-        if path is None or not path.exists():
-            return
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read the state {str(path)!r} ({error})") from error
-        for line in text.split("\n"):
-            try:
-                row = json.loads(line)
-                self.rows[row["chunk"]] = row
-            except (ValueError, LookupError, TypeError):
-                continue  # what a run that was killed left of its last line: done again
-        if text and not text.endswith("\n"):
-            self._append("\n")
+        self._file = None if path is None else StateFile(path)
+        rows = [] if self._file is None else self._file.read()
+        self.rows: dict[str, Any] = {row["chunk"]: row for row in rows if "chunk" in row}
 
     def write(self, chunk: Chunk, row: dict[str, Any]) -> None:
-        with self._lock:
-            self._append(json.dumps({"chunk": chunk.key, "document": chunk.document, **row}) + "\n")
-            self.rows[chunk.key] = row
-
-    def _append(self, text: str) -> None:
-        if self._path is None:
-            return
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(text)
-        except OSError as error:
-            raise ConfigError(f"cannot write the state {str(self._path)!r} ({error})") from error
+        if self._file is not None:
+            self._file.append({"chunk": chunk.key, "document": chunk.document, **row})
+        self.rows[chunk.key] = row
 
 
 def _split(text: str, max_tokens: int, count: CountTokens) -> Iterator[str]:
