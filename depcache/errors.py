@@ -26,6 +26,9 @@ class ConfigError(DepCacheError, ValueError):
 class ServerError(DepCacheError):
     """A server could not be reached, or answered something DepCache cannot use."""
 
+    status: int | None = None
+    """The HTTP status it answered with; None where there was no answer."""
+
 
 def shorten(value: object, max_len: int = 120) -> str:
     """`repr(value)` for an error sentence: never longer than `max_len`, never raises.

@@ -58,6 +58,7 @@ def describe_tiers(cache: Any) -> dict[str, dict[str, Any]]:
             "nodes": host.copies.num_nodes,
             "tokens": host.copies.num_tokens,
             "bytes": host.copies.num_tokens * host.mover.bytes_per_token,
+            "bytes_per_token": host.mover.bytes_per_token,
             "capacity_tokens": host.mover.num_tokens,
             "capacity_bytes": host.mover.num_tokens * host.mover.bytes_per_token,
             "hits": counters["loaded"],

@@ -184,6 +184,16 @@ class Client:
         """Versions, seams and hooks in place, cache counts and settings of the server."""
         return self._json("GET", "/depcache/status")
 
+    def stats(self) -> dict[str, Any]:
+        """What each tier of the cache holds, can hold and was of use."""
+        return self._json("GET", "/depcache/stats")
+
+    def model_info(self) -> dict[str, Any]:
+        """What SGLang says of the model it serves, with `max_model_len` in tokens if it is told."""
+        info = self._json("GET", "/model_info")
+        models = self._json("GET", "/v1/models").get("data") or [{}]
+        return {"max_model_len": models[0].get("max_model_len"), **info}
+
     def is_ready(self) -> bool:
         """Whether the server answers and has loaded its model."""
         try:
@@ -197,6 +207,18 @@ class Client:
         return int(self._json("POST", "/v1/tokenize", body)["count"])
 
     # --- housekeeping ---
+
+    def persist(self) -> dict[str, Any] | None:
+        """Have the server write what is not on its disk tier yet; it goes on after the answer.
+
+        Returns {"tokens": that wait to be written, ...}, or None from a server without this route.
+        """
+        try:
+            return self._json("POST", "/depcache/persist")
+        except ServerError as error:
+            if error.status == 404:
+                return None
+            raise
 
     def close(self) -> None:
         """Close the connections, unless the `httpx.Client` was the caller's."""
@@ -256,13 +278,17 @@ def _make_error(status: int, route: str, url: str, reason: str) -> PromptError |
     if status in (400, 413, 422):
         return PromptError(f"the server refused the request (HTTP {status}): {reason}")
     if status in (401, 403):
-        return ServerError(f"{url} refused the key (HTTP {status}): set the server's api_key")
-    if status == 404 and route.startswith("/depcache/"):
-        return ServerError(
+        sentence = f"{url} refused the key (HTTP {status}): set the server's api_key"
+    elif status == 404 and route.startswith("/depcache/"):
+        sentence = (
             f"{url} is not there (HTTP 404): the server runs without DepCache, start it with "
             "`depcache serve` and without --stock"
         )
-    return ServerError(f"{url} failed (HTTP {status}): {reason}")
+    else:
+        sentence = f"{url} failed (HTTP {status}): {reason}"
+    error = ServerError(sentence)
+    error.status = status
+    return error
 
 
 def _read_object(response: httpx.Response) -> dict[str, Any]:

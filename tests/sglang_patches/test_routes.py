@@ -245,7 +245,8 @@ def test_stats_count_what_the_requests_report(served) -> None:
     device, earlier = after["tiers"]["device"], before["tiers"]["device"]
     assert device["tokens"] - earlier["tokens"] == device["inserted"] - earlier["inserted"] > 0
     # 4 layers, 2 key-value heads of 32 channels, keys and values, float32
-    assert device["bytes"] == device["tokens"] * 4 * 2 * 32 * 2 * 4
+    assert device["bytes_per_token"] == 4 * 2 * 32 * 2 * 4
+    assert device["bytes"] == device["tokens"] * device["bytes_per_token"]
     assert (device["evicted"], device["locked_tokens"]) == (0, 0)
     assert "host" not in after["tiers"]
 

@@ -206,6 +206,34 @@ def test_a_server_without_our_routes_is_told_apart():
         answering(404, b'{"detail":"Not Found"}').status()
 
 
+def test_a_failure_keeps_the_status_of_the_answer():
+    for status in (401, 404, 500, 503):
+        with pytest.raises(ServerError) as caught:
+            answering(status, b"oops").stats()
+        assert caught.value.status == status
+    with pytest.raises(ServerError) as caught, Client("http://127.0.0.1:9") as c:
+        c.stats()
+    assert caught.value.status is None
+
+
+def test_persist_is_none_only_where_the_route_is_missing():
+    assert answering(404, b'{"detail":"Not Found"}').persist() is None
+    assert answering(200, b'{"tokens":7}').persist() == {"tokens": 7}
+    with pytest.raises(ServerError):
+        answering(500, b"oops").persist()
+
+
+def test_the_model_is_told_with_the_longest_prompt():
+    def answer(request):
+        if request.url.path == "/v1/models":
+            return httpx.Response(200, json={"data": [{"id": "m", "max_model_len": 4096}]})
+        return httpx.Response(200, json={"model_path": "models/m"})
+
+    with httpx.Client(transport=httpx.MockTransport(answer)) as http:
+        info = Client("http://test", http_client=http).model_info()
+    assert info == {"model_path": "models/m", "max_model_len": 4096}
+
+
 def test_a_server_that_is_not_there_is_a_server_error():
     with pytest.raises(ServerError, match="cannot be reached"), Client("http://127.0.0.1:9") as c:
         c.status()
