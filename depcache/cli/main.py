@@ -27,6 +27,7 @@ from depcache.cli.output import (
     print_error,
     print_json,
 )
+from depcache.cli.precompute import precompute
 from depcache.cli.serve import serve
 from depcache.errors import DepCacheError
 
@@ -50,6 +51,7 @@ app.command("schema")(schema)
 app.add_typer(config_app, name="config")
 app.add_typer(graph_app, name="graph")
 app.command("ask")(ask)
+app.command("precompute")(precompute)
 
 
 @app.command("doctor")

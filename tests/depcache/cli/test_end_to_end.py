@@ -4,8 +4,10 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -219,3 +221,90 @@ def test_a_graph_is_built_with_our_own_server_whatever_its_model_says(url, tmp_p
     assert sum("problem" in row for row in state) == answer["bad_chunks"]
     again = json.loads(depcache(*map(str, arguments)).stdout)
     assert again["resumed"] == 3 and again["bad_chunks"] == answer["bad_chunks"]
+
+
+# precompute
+
+
+TRIPLES = Path(__file__).parents[3] / "depcache" / "demo" / "wellknown" / "triples.tsv"
+
+
+def precompute(url, *arguments):
+    done = depcache(
+        *("precompute", "--graph", str(TRIPLES), "--json", *map(str, arguments)), url=url
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_questions_about_precomputed_entities_miss_nothing(url, tmp_path):
+    pytest.importorskip("ahocorasick", reason="needs the extra `graph`")
+    names = ["Marie Curie", "Albert Einstein", "Danube"]
+    arguments = ["--pruner", "none", "--state", tmp_path / "state.jsonl"]
+    arguments += [part for name in names for part in ("--entity", name)]
+    estimate = precompute(url, *arguments, "--estimate")["estimate"]
+    first = precompute(url, *arguments)
+    assert (first["computed"], first["failed"]) == (3, 0)
+    context = first["tokens_computed"] + first["tokens_cached"]
+    assert first["tokens_computed"] > 0
+    # The estimate counts all three, and no system, which the first request may compute.
+    assert 0.9 * estimate["tokens"] < context < 1.1 * estimate["tokens"] + 200
+    assert first["bytes"] == first["tokens_computed"] * estimate["bytes_per_token"]
+    again = precompute(url, *arguments)
+    assert (again["computed"], again["resumed"], again["requests"]) == (0, 3, 0)
+    assert again["estimate"]["cached_tokens"] == again["estimate"]["tokens"]
+    for question in ("When was Albert Einstein at the Danube?", "Who was Marie Curie?"):
+        ask = ["ask", question, "--graph", str(TRIPLES), "--pruner", "none", "--json"]
+        report = json.loads(depcache(*ask, "--max-tokens", "2", url=url).stdout)
+        assert set(report["entities"]) <= set(names)
+        assert report["depcache"]["missed"] == 0
+        assert report["depcache"]["shared"] == report["depcache"]["context_tokens"] > 100
+
+
+def test_what_a_question_picks_of_a_precomputed_neighbourhood_misses_nothing(url, client, tmp_path):
+    pytest.importorskip("ahocorasick", reason="needs the extra `graph`")
+    from depcache.graph.retrieval import Retriever
+
+    system = "Answer with a name."
+    arguments = ["--entity", "Vienna", "--pruner", "words", "--system", system]
+    report = precompute(url, *arguments, "--state", tmp_path / "state", "--request-tokens", 200)
+    assert report["computed"] == 1 and report["requests"] > 1
+    retriever = Retriever(TRIPLES, pruner="words")
+    for question in ("Who died in Vienna?", "Which river flows through Vienna?"):
+        found = retriever.retrieve(question, num_paths=5)
+        assert found.entities == ("Vienna",)
+        reply = client.ask(found.paths, question, system=system, max_tokens=1)
+        assert reply.depcache.missed == 0
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_run_that_is_killed_half_way_is_resumed(url, client, tmp_path, how):
+    state = tmp_path / "state.jsonl"
+    # A system of its own, so that nothing is cached yet; small requests, so that there are many.
+    system = f"Facts, please. {how.name}"
+    arguments = ["--entities", "top:9", "--pruner", "none", "--paths", 3, "--state", state]
+    arguments += ["--request-tokens", 1, "--concurrency", 2, "--system", system]
+    command = [sys.executable, "-m", "depcache.cli.main", "precompute", "--graph", TRIPLES]
+    env = {**os.environ, "DEPCACHE_SERVER": url}
+    process = subprocess.Popen(
+        list(map(str, [*command, *arguments])),
+        env=env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while not state.exists() or len(state.read_text().splitlines()) < 3:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(how)
+    _, error = process.communicate(timeout=60)
+    if how == signal.SIGINT:
+        assert process.returncode == 130
+        assert "of 9 entities are done" in error and "Traceback" not in error
+    rows = [json.loads(line) for line in state.read_text().split("\n")[1:-1]]
+    assert 1 <= len(rows) < 9
+    report = precompute(url, *arguments)
+    assert (report["resumed"], report["computed"]) == (len(rows), 9 - len(rows))
+    assert precompute(url, *arguments)["requests"] == 0
+    assert client.stats()["tiers"]["device"]["evicted"] == 0

@@ -50,6 +50,7 @@ def test_the_block_blocks():
         "depcache.graph.minilm",
         "depcache.graph.networkx_store",
         "depcache.graph.retrieval",
+        "depcache.precompute",
         "flashinfer_masks",
     ],
 )

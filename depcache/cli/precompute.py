@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`depcache precompute`: fill a running server's cache with the trees of a graph's entities."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from depcache.cli.ask import ApiKey, AsJson, Graph, Hops, PrunerName, Server
+from depcache.cli.output import make_console, make_grid, print_json, read_text
+from depcache.client.client import DEFAULT_URL, Client
+from depcache.errors import PromptError
+from depcache.graph.stores import DEFAULT_URL as DEFAULT_GRAPH
+from depcache.graph.stores import open_store
+from depcache.prompt.render import DEFAULT_SYSTEM
+
+if TYPE_CHECKING:
+    from depcache.precompute import Estimate, Plan, Report, Settings
+    from depcache.precompute import Progress as Moment
+
+
+def precompute(
+    graph: Graph = DEFAULT_GRAPH,
+    entities: Annotated[
+        str | None,
+        typer.Option(
+            help="top:N, those of most edges; all; or file:PATH, one name a line. "
+            "top:1000, unless --entity names some."
+        ),
+    ] = None,
+    entity: Annotated[
+        list[str] | None, typer.Option(help="Name of an entity; may be given several times.")
+    ] = None,
+    server: Server = DEFAULT_URL,
+    api_key: ApiKey = None,
+    hops: Hops = 2,
+    num_paths: Annotated[
+        int | None,
+        typer.Option(
+            "--paths",
+            min=1,
+            help="Paths of each entity. With pruner none those that `ask` takes: 30. With another, "
+            "which chooses by the question, all paths up to this many: 10000.",
+        ),
+    ] = None,
+    pruner: PrunerName = "auto",
+    system: Annotated[
+        str | None, typer.Option(help="System message of the requests to come; '' for none.")
+    ] = None,
+    system_file: Annotated[
+        Path | None, typer.Option(help="The same from a file, to the letter; - is stdin.")
+    ] = None,
+    messages: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON list of a chat's messages, with {{graph_context}} where the facts go, for "
+            "programs that write their own prompts."
+        ),
+    ] = None,
+    template: Annotated[str, typer.Option(help="How paths become text.")] = "path",
+    layout: Annotated[str, typer.Option(help="tree, staggered or sequential.")] = "tree",
+    salt: Annotated[
+        str | None, typer.Option(help="The `cache_salt` of the requests to come.")
+    ] = None,
+    state: Annotated[
+        Path, typer.Option(help="What is done so far; the same file again goes on there.")
+    ] = Path("depcache-precompute.jsonl"),
+    request_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of one request.")] = 4096,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 4,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Only say how much it would be.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compute the KV of entities' paths now, so that questions about them find it.
+
+    Every option that `ask` and your programs share must be the same here: what stands before a
+    fact decides its KV.
+    """
+    from depcache.precompute import Precomputer, Settings, select_entities
+    from depcache.precompute.entities import DEFAULT_ENTITIES
+
+    wanted: Any = layout  # the settings refuse what is no layout, and name the choices
+    settings = Settings(
+        num_hops=hops,
+        num_paths=num_paths,
+        pruner=pruner,
+        system=_read_system(system, system_file),
+        template=template,
+        layout=wanted,
+        messages=None if messages is None else _read_messages(messages),
+        fields={} if salt is None else {"cache_salt": salt},
+    )
+    console = make_console(stderr=as_json)
+    with open_store(graph) as store, Client(server, api_key) as client:
+        names = list(entity or ())
+        if entities is not None or not names:
+            names += select_entities(store, entities or DEFAULT_ENTITIES)
+        job = Precomputer(store, client, settings, state=state, request_tokens=request_tokens)
+        plan = job.plan(names)
+        for note in plan.notes:
+            console.print(f"note: {note}", style="yellow", markup=False)
+        if not as_json or not estimate:
+            _show_estimate(plan.estimate, settings, stderr=as_json)
+        if estimate:
+            if as_json:
+                print_json({"estimate": plan.estimate.to_json(), "notes": list(plan.notes)})
+            return
+        try:
+            with _open_bar(plan) as on_progress:
+                report = job.run(plan, num_workers=concurrency, on_progress=on_progress)
+        except (KeyboardInterrupt, SystemExit):
+            make_console(stderr=True).print(
+                f"stopped: {job.report.num_done:,} of {len(plan.entities):,} entities are done, "
+                "the same command again goes on there",
+                markup=False,
+            )
+            raise
+    if as_json:
+        answer = {"estimate": plan.estimate.to_json(), "notes": list(plan.notes)}
+        print_json({**report.to_json(), **answer, "graph": store.url, "state": str(state)})
+    else:
+        _show_report(report)
+
+
+def _read_system(system: str | None, file: Path | None) -> str:
+    if system is not None and file is not None:
+        raise PromptError("both --system and --system-file are given: leave out one")
+    if file is not None:
+        return read_text(file)
+    return DEFAULT_SYSTEM if system is None else system
+
+
+def _read_messages(file: Path) -> list[dict[str, Any]]:
+    try:
+        messages = json.loads(read_text(file))
+    except ValueError as error:
+        if isinstance(error, PromptError):
+            raise
+        raise PromptError(f"{str(file)!r} is no JSON ({error}): correct it") from error
+    if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
+        raise PromptError(f"{str(file)!r} is no list of messages: write [{{'role': ..., ...}}]")
+    return messages
+
+
+def _show_estimate(estimate: Estimate, settings: Settings, *, stderr: bool) -> None:
+    console = make_console(stderr=stderr)
+    about = "" if estimate.is_exact else "about "
+    grid = make_grid(2)
+    done = f", of which {estimate.num_done:,} are done" if estimate.num_done else ""
+    grid.add_row("entities", f"{estimate.num_entities:,}{done}")
+    grid.add_row("paths", f"up to {settings.max_paths:,} each, of up to {settings.num_hops} edges")
+    cached = f", of which {about}{estimate.num_cached:,} are cached" if estimate.num_cached else ""
+    grid.add_row("tokens", f"{about}{estimate.num_tokens:,}{cached}")
+    if estimate.num_bytes is not None:
+        each = f"{estimate.bytes_per_token:,} bytes a token"
+        grid.add_row("KV", f"{about}{_show_bytes(estimate.num_bytes)}, {each}")
+    for tier in estimate.tiers:
+        room = "unknown" if tier.capacity_tokens is None else f"{tier.capacity_tokens:,} tokens"
+        grid.add_row(tier.name, f"room for {room}, {tier.num_tokens:,} used")
+    console.print(grid, soft_wrap=False)
+    if estimate.warning:
+        console.print(f"warning: {estimate.warning}", style="yellow", markup=False)
+
+
+def _show_report(report: Report) -> None:
+    console = make_console()
+    rate = report.num_missed / report.seconds if report.seconds else 0.0
+    size = "" if report.num_bytes is None else f" ({_show_bytes(report.num_bytes)})"
+    console.print(
+        f"{report.num_missed:,} tokens computed{size}, {report.num_cached:,} were cached; "
+        f"{report.num_computed:,} entities in {report.seconds:.1f} s, {rate:,.0f} tokens/s",
+        markup=False,
+    )
+    before = report.num_resumed + report.num_unchanged
+    if before:
+        console.print(f"{before:,} entities were done before")
+    if report.num_persisted is not None:
+        console.print(f"{report.num_persisted:,} tokens were still to be written to the disk tier")
+    if report.num_failed:
+        reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(report.failures.items()))
+        console.print(f"{report.num_failed:,} entities were left out: {reasons}", style="yellow")
+        for problem in report.problems[:5]:
+            console.print(f"  {problem}", markup=False)
+
+
+@contextmanager
+def _open_bar(plan: Plan) -> Iterator[Callable[[Moment], None]]:
+    """A bar on stderr; nothing at all where that is no terminal."""
+    console = make_console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]:,.0f} tokens/s"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    # Only what is to be done: what was done before would make the time left too short.
+    num_before = len(plan.entities) - len(plan.pending)
+    with bar:
+        task = bar.add_task("entities", total=len(plan.pending), rate=0.0)
+
+        def show(now: Moment) -> None:
+            completed = now.num_done + now.num_failed - num_before
+            bar.update(task, completed=completed, rate=now.tokens_per_s)
+
+        yield show
+
+
+def _show_bytes(count: int) -> str:
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"

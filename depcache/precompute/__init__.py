@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fill a running server's cache with the trees of a graph, before anybody asks about them.
+
+    with open_store("facts.db") as store, Client(url) as client:
+        job = Precomputer(store, client, state="precompute.jsonl")
+        plan = job.plan(select_entities(store, "top:1000"))
+        print(plan.estimate)
+        print(job.run(plan))
+
+`plan` changes nothing; `run` goes on where a run before it stopped.
+"""
+
+from depcache.precompute.entities import select_entities
+from depcache.precompute.estimate import Estimate, Tier
+from depcache.precompute.job import Plan, Precomputer
+from depcache.precompute.report import Progress, Report
+from depcache.precompute.settings import Settings
+
+__all__ = [
+    "Estimate",
+    "Plan",
+    "Precomputer",
+    "Progress",
+    "Report",
+    "Settings",
+    "Tier",
+    "select_entities",
+]

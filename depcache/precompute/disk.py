@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""At the end: have the server write to its disk tier what only its memory holds, and wait."""
+
+from __future__ import annotations
+
+from threading import Event
+from typing import Any
+
+from depcache.client.client import Client
+
+_POLL_S = 0.5
+_PATIENCE_S = 30.0
+"""How long the tier may take no token before the wait for it ends; the server goes on alone."""
+
+
+def persist(client: Client, stop: Event) -> int | None:
+    """Tokens that were waiting to be written; None where there is no disk tier, or no such route.
+
+    Returns when they are written, the tier has taken none for a while, or `stop` is set.
+    """
+    before = _disk_of(client)
+    if before is None:
+        return None
+    answer = client.persist()
+    if answer is None:
+        return None
+    waiting = int(answer.get("tokens") or 0)
+    written = held = int(before.get("tokens") or 0)
+    idle_s = 0.0
+    while written < held + waiting and idle_s < _PATIENCE_S:
+        if stop.wait(_POLL_S):
+            break
+        now = int((_disk_of(client) or {}).get("tokens") or 0)
+        idle_s = 0.0 if now > written else idle_s + _POLL_S
+        written = now
+    return waiting
+
+
+def _disk_of(client: Client) -> dict[str, Any] | None:
+    return (client.stats().get("tiers") or {}).get("disk")

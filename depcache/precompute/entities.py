@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which entities of a graph: the most connected ones, all, or those that a file names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from depcache.errors import ConfigError, PromptError, shorten
+from depcache.graph.base import GraphStore
+
+DEFAULT_ENTITIES = "top:1000"
+
+
+def select_entities(store: GraphStore, wanted: str = DEFAULT_ENTITIES) -> list[str]:
+    """Names, each once, in the order in which they are best computed.
+
+    top:N      the N entities of most edges, most first
+    all        every entity, in the same order
+    file:PATH  one name a line, in the order of the file; names that the graph does not have
+               are not looked for here
+
+    Raises ConfigError for another form, PromptError for a file that cannot be read.
+    """
+    kind, colon, rest = wanted.partition(":")
+    if wanted == "all":
+        return store.names_by_degree()
+    if kind == "top" and rest.isdecimal() and rest.isascii() and int(rest) > 0:
+        return store.names_by_degree(int(rest))
+    if kind == "file" and colon and rest:
+        return _read_names(Path(rest))
+    raise ConfigError(
+        f"{shorten(wanted)} is no choice of entities: use top:N (from 1), all, or file:PATH"
+    )
+
+
+def _read_names(path: Path) -> list[str]:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PromptError(f"cannot read {str(path)!r} ({error}): check the path") from error
+    names = (line.removesuffix("\r") for line in lines)
+    return list(dict.fromkeys(name for name in names if name.strip()))

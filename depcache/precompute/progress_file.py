@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which entities are done, and for what: the state that a precomputation goes on from.
+
+The first line says what decides the KV of a path: settings and server. If that is another now,
+nothing of the file holds. Then there is a line per entity:
+
+    {"entity": name, "choice": digest, "paths": digest}
+
+`choice` stands for the graph and the bounds of the expansion. While it is the same the entity is
+done, without a look at the graph; if not, it still is when its paths have the same digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path as FilePath
+from typing import Any
+
+from depcache.errors import ConfigError
+from depcache.precompute.settings import digest_of
+from depcache.prompt.paths import Path
+from depcache.state_file import StateFile
+
+_MARK = "depcache_precompute"
+_VERSION = 1
+
+
+class ProgressFile:
+    """Safe to share by threads. Nothing is written before `begin`.
+
+    path      of the file; None keeps the state in memory
+    made_for  what decides the KV of a path, by name
+    choice    see the top of this file
+
+    Raises ConfigError when the file cannot be read or is something else.
+    """
+
+    def __init__(
+        self, path: str | FilePath | None, made_for: Mapping[str, str], choice: str
+    ) -> None:
+        self.choice = choice
+        self.why_anew = ""
+        """Why the entities of the file do not count; "" where they do, or there are none."""
+        self._made_for = dict(made_for)
+        self._file = None if path is None else StateFile(path)
+        rows = [] if self._file is None else self._file.read()
+        self._has_header = bool(rows)
+        self._rows: dict[str, dict[str, Any]] = {}
+        if not rows:
+            self._refuse_other_files()
+            return
+        if rows[0].get(_MARK) != _VERSION:
+            raise ConfigError(
+                f"{str(path)!r} is no state of a precomputation: name another file, or remove it"
+            )
+        before = rows[0].get("made_for") or {}
+        changed = [
+            name
+            for name in sorted({*before, *self._made_for})
+            if before.get(name) != self._made_for.get(name)
+        ]
+        if changed:
+            self.forget(f"{', '.join(changed)} not the same as before")
+            return
+        self._rows = {row["entity"]: row for row in rows[1:] if isinstance(row.get("entity"), str)}
+
+    def forget(self, why: str) -> None:
+        """Count nothing as done; `begin` will empty the file."""
+        self.why_anew = why
+        self._has_header = False
+        self._rows = {}
+
+    def __contains__(self, entity: str) -> bool:
+        """Whether it was done, for whatever graph and bounds."""
+        return entity in self._rows
+
+    def is_done(self, entity: str) -> bool:
+        """Whether it is done for this graph and these bounds."""
+        row = self._rows.get(entity)
+        return row is not None and row.get("choice") == self.choice
+
+    def has_paths(self, entity: str, paths: Sequence[Path]) -> bool:
+        """Whether it was done with just these paths."""
+        row = self._rows.get(entity)
+        return row is not None and row.get("paths") == _digest_of_paths(paths)
+
+    @property
+    def has_others(self) -> bool:
+        """Whether entities were done for another graph or other bounds."""
+        return any(row.get("choice") != self.choice for row in self._rows.values())
+
+    def begin(self) -> None:
+        """Write the first line, unless the file has it; what does not count is removed."""
+        if self._file is not None and not self._has_header:
+            self._file.restart({_MARK: _VERSION, "made_for": self._made_for})
+        self._has_header = True
+
+    def write(self, entity: str, paths: Sequence[Path]) -> None:
+        """The entity is done, with these paths."""
+        row = {"entity": entity, "choice": self.choice, "paths": _digest_of_paths(paths)}
+        if self._file is not None:
+            self._file.append(row)
+        self._rows[entity] = row
+
+    def _refuse_other_files(self) -> None:
+        """A file without a line of JSON is ours only if a first line was being written."""
+        if self._file is None or not self._file.path.exists():
+            return
+        start = self._file.path.read_bytes()[: len(_MARK) + 2]
+        if not f'{{"{_MARK}'.encode().startswith(start):
+            raise ConfigError(
+                f"{str(self._file.path)!r} is no state of a precomputation: name another file, "
+                "or remove it"
+            )
+
+
+def _digest_of_paths(paths: Sequence[Path]) -> str:
+    return digest_of(sorted(map(list, paths)))
