@@ -292,6 +292,8 @@ def test_a_run_that_is_killed_half_way_is_resumed(url, client, tmp_path, how):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        # A suite that runs in the background of a shell ignores interrupts, and so would its child.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 120
     while not state.exists() or len(state.read_text().splitlines()) < 3:
