@@ -18,21 +18,17 @@ def persist(client: Client, stop: Event) -> int | None:
 
     Returns when they are written, the tier has taken none for a while, or `stop` is set.
     """
-    before = _disk_of(client)
-    if before is None:
+    if _disk_of(client) is None:
         return None
     answer = client.persist()
     if answer is None:
         return None
-    waiting = int(answer.get("tokens") or 0)
-    written = held = int(before.get("tokens") or 0)
+    waiting = before = int(answer["tokens"])
     idle_s = 0.0
-    while written < held + waiting and idle_s < _PATIENCE_S:
-        if stop.wait(_POLL_S):
-            break
-        now = int((_disk_of(client) or {}).get("tokens") or 0)
-        idle_s = 0.0 if now > written else idle_s + _POLL_S
-        written = now
+    while before and idle_s < _PATIENCE_S and not stop.wait(_POLL_S):
+        now = int((_disk_of(client) or {}).get("waiting_tokens", 0))
+        idle_s = 0.0 if now < before else idle_s + _POLL_S
+        before = now
     return waiting
 
 
