@@ -157,7 +157,10 @@ class DiskTier:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of values that are stored or being stored; never above `capacity_bytes`."""
+        """Bytes of values that are stored or being stored.
+
+        Above `capacity_bytes` only by what the storage failed to delete.
+        """
         return self._used_bytes
 
     @property
