@@ -41,6 +41,14 @@ class QueueOrder(StrEnum):
     LSP = "lsp"
 
 
+class WritePolicy(StrEnum):
+    """What is written to disk."""
+
+    WRITE_BACK = "write_back"
+    WRITE_THROUGH_SELECTIVE = "write_through_selective"
+    WRITE_THROUGH = "write_through"
+
+
 def serve(
     context: typer.Context,
     attention_plan: Annotated[
@@ -57,6 +65,21 @@ def serve(
         typer.Option(
             help="Order of waiting requests: SGLang's, longest dependency match, that and the time "
             "waited, or longest shared prefix."
+        ),
+    ] = None,
+    host_gb: Annotated[
+        float | None, typer.Option(min=0, help="Host memory for KV that leaves the device, in GB.")
+    ] = None,
+    disk_gb: Annotated[
+        float | None, typer.Option(min=0, help="Disk for KV, in GB; needs --host-gb.")
+    ] = None,
+    disk_folder: Annotated[
+        str | None, typer.Option(help="Where it is; found again after a restart.")
+    ] = None,
+    write_policy: Annotated[
+        WritePolicy | None,
+        typer.Option(
+            help="Written to disk: what leaves the device; also what was used twice; or all."
         ),
     ] = None,
     cpu_threads: Annotated[
@@ -98,6 +121,10 @@ def serve(
         "attention_plan": attention_plan,
         "cpu_attention": cpu_attention,
         "queue_order": queue_order,
+        "host_gb": host_gb,
+        "disk_gb": disk_gb,
+        "disk_folder": disk_folder,
+        "write_policy": write_policy,
         "cpu_threads": cpu_threads,
     }
     launch = make_launch(
