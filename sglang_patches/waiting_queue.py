@@ -59,9 +59,7 @@ class WaitingQueue:
         """
         if self._lookahead is None and self._scheduler is None:
             return
-        names = {id(req) for req in waiting}
-        for name in [name for name in self._waiting if name not in names]:
-            self._leave(name, is_running=self._waiting[name].req_pool_idx is not None)
+        self.forget_gone(waiting)
         if len(waiting) == 1 and not self._waiting and waiting[0] is not self._alone:
             # It runs at once, or is seen again: a server that is not busy pays nothing here.
             self._alone = waiting[0]
@@ -76,6 +74,15 @@ class WaitingQueue:
             waiting.sort(key=lambda req: place.get(id(req), -1))
         if self._lookahead is not None:
             self._lookahead.set_order(map(id, waiting))
+
+    def forget_gone(self, waiting: list[Any]) -> None:
+        """Take off those that are not in `waiting` any more.
+
+        For aborts: SGLang makes no pass over an empty queue, so `sync` might not come soon.
+        """
+        names = {id(req) for req in waiting}
+        for name in [name for name in self._waiting if name not in names]:
+            self._leave(name, is_running=self._waiting[name].req_pool_idx is not None)
 
     def finished(self, req: Any) -> None:
         """`req` ran and its rows are given back, because it ended or was retracted."""

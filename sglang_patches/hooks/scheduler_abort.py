@@ -2,7 +2,8 @@
 """Hooks on the three ways a request leaves the waiting queue without running.
 
 Why: a matched request may hold slots for shifted hits although it was not admitted in the
-end. SGLang tells the cache about such aborts only with a HiCache storage backend.
+end, and its look-ahead would stay if it was the last one that waited: SGLang makes no pass
+over an empty queue. It tells the cache about such aborts only with a HiCache storage backend.
 Unnecessary when `release_aborted_request` is called for every cache.
 """
 
@@ -12,9 +13,10 @@ from typing import Any
 
 
 def release_orphans(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
-    """Let our cache free what requests that are gone had allocated."""
+    """Let our cache forget requests that are gone, and free what they had allocated."""
     if getattr(scheduler.tree_cache, "is_depcache", False):
         scheduler.tree_cache.release_orphans(scheduler.waiting_queue)
+        scheduler.tree_cache.waiting_queue.forget_gone(scheduler.waiting_queue)
 
 
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"

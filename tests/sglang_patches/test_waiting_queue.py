@@ -70,6 +70,21 @@ def test_nothing_is_left_of_requests_that_ran_or_were_aborted(tree: KVTree) -> N
     assert (len(queue), tree.num_nodes, tree.rank) == (0, 0, {})
 
 
+def test_those_that_are_aborted_last_are_forgotten_though_no_pass_follows(tree: KVTree) -> None:
+    """SGLang looks at its queue no more when it is empty; only its abort is hooked."""
+    from types import SimpleNamespace
+
+    from sglang_patches.hooks.scheduler_abort import release_orphans
+
+    queue = make_queue(tree, "ldm")
+    queue.sync([make_req(0, [1, 2]), make_req(1, [3, 4])])
+    cache = SimpleNamespace(
+        is_depcache=True, waiting_queue=queue, release_orphans=lambda waiting: None
+    )
+    release_orphans(None, SimpleNamespace(tree_cache=cache, waiting_queue=[]))
+    assert (len(queue), tree.num_nodes, tree.rank) == (0, 0, {})
+
+
 def test_a_retracted_request_comes_back(tree: KVTree) -> None:
     queue = make_queue(tree, "ldm")
     first, second = make_req(0, [1, 2]), make_req(1, [3, 4])
