@@ -80,6 +80,39 @@ def test_a_forbidden_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "SGLANG_RADIX_FORCE_MISS" in find_refusals(SimpleNamespace(**BASE))[0]
 
 
+@pytest.mark.parametrize("order", ["ldm", "ldm_aged", "lsp"])
+@pytest.mark.parametrize(
+    ("argument", "value", "flag"),
+    [
+        ("schedule_policy", "lpm", "--schedule-policy lpm"),
+        ("schedule_policy", "lof", "--schedule-policy lof"),
+        ("enable_priority_scheduling", True, "--enable-priority-scheduling"),
+    ],
+)
+def test_an_order_of_our_own_has_no_rival(
+    order: str, argument: str, value: object, flag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sglang_patches.refusals import find_refusals, refuse_unsupported
+
+    monkeypatch.setenv("DEPCACHE_QUEUE_ORDER", order)
+    arguments = SimpleNamespace(**{**BASE, argument: value})
+    assert find_refusals(arguments) == [
+        f"queue_order {order!r} would undo {flag}: leave one of them out"
+    ]
+    with pytest.raises(ConfigError, match=f"cannot start: queue_order '{order}'"):
+        refuse_unsupported(arguments)
+    monkeypatch.setenv("DEPCACHE_QUEUE_ORDER", "sglang")
+    assert find_refusals(arguments) == []
+
+
+def test_an_order_of_our_own_goes_with_fcfs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang_patches.refusals import find_refusals
+
+    monkeypatch.setenv("DEPCACHE_QUEUE_ORDER", "ldm")
+    arguments = SimpleNamespace(**BASE, enable_priority_scheduling=False)
+    assert find_refusals(arguments) == []
+
+
 def test_the_server_stops_at_once_and_says_why(model_path: Callable[[str], Path]) -> None:
     command = [
         *(sys.executable, "-m", "sglang.launch_server", "--device", "cpu"),
