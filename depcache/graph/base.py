@@ -146,13 +146,13 @@ class GraphStore(ABC):
         """
         return str(self.version())
 
-    def flush(self) -> None:  # noqa: B027 - a store in memory has nothing to do
+    def flush(self) -> None:
         """Make what was written outlive this process, where the store can."""
 
-    def forget(self) -> None:  # noqa: B027
+    def forget(self) -> None:
         """Drop what is kept in memory to answer sooner. Answers stay the same."""
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """Let go of the database. Safe to call twice."""
 
     # --- what all share ---

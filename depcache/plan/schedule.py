@@ -8,6 +8,7 @@ No request waits for ever: once `max_passed` later ones were started before it, 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 
 import numpy as np
@@ -121,7 +122,7 @@ class Scheduler:
     def _left(self, waiter: _Waiter) -> None: ...
 
 
-class _Reordering(Scheduler):
+class _Reordering(Scheduler, ABC):
     """Picks one after another by a score, overdue requests first."""
 
     def __init__(self, tree: KVTree, *, max_passed: int = MAX_PASSED) -> None:
@@ -156,9 +157,9 @@ class _Reordering(Scheduler):
     def _prepare(self, waiters: Sequence[_Waiter], rows: IntArray) -> None:
         """Before the first pick of an order."""
 
+    @abstractmethod
     def _pick(self, waiters: Sequence[_Waiter], waiting: NDArray[np.bool_], is_exact: bool) -> int:
         """Index of the one to take among `waiting`; ties fall to the one that came first."""
-        raise NotImplementedError
 
     def _picked(self, rows: IntArray, number: int) -> None:
         """Index `number` was taken."""

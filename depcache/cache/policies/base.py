@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from depcache.cache.node import Node
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from depcache.cache.tree import KVTree
 
 
-class EvictionPolicy:
+class EvictionPolicy(ABC):
     """Orders evictable leaves; the tree sees to it that only unlocked leaves go.
 
     A node is valued when it becomes evictable; `hits`, `last_use` and `worth` change only while
@@ -30,9 +31,9 @@ class EvictionPolicy:
     def attach(self, tree: KVTree) -> None:
         """Called once, by the tree that the policy serves."""
 
+    @abstractmethod
     def priority(self, node: Node) -> float:
         """Worth of keeping `node`; the smallest is evicted first. Does not modify the node."""
-        raise NotImplementedError
 
     def note_use(self, node: Node, now: int) -> None:
         """A request uses `node`, at tick `now`. `hits` and `last_use` are not yet updated."""
