@@ -35,26 +35,30 @@ _FLAGS = [
 
 
 @contextmanager
-def start_server(model: Path, *flags: str, log: Path) -> Iterator[httpx.Client]:
+def start_server(
+    model: Path, *flags: str, log: Path, environment: dict[str, str] | None = None
+) -> Iterator[httpx.Client]:
     """Run a server with the `depcache` cache; gives a client of it.
 
-    flags  more SGLang flags
-    log    file that takes the server's output; its end is in the error if it does not start
+    flags        more SGLang flags; of a flag given twice the last counts
+    log          file that takes the server's output; its end is in the error if it does not start
+    environment  variables for this server on top of the strict checks
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
     command += [*_FLAGS, "--port", str(port), "--radix-cache-backend", "depcache", *flags]
-    environment = {
+    variables = {
         **os.environ,
         "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
         "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "1",
         "DEPCACHE_CPU_THREADS": "1",
+        **(environment or {}),
     }
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, env=environment, stdout=output, stderr=output, start_new_session=True
+            command, env=variables, stdout=output, stderr=output, start_new_session=True
         )
         try:
             with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
