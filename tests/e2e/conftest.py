@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of the tests on a real engine: oracles by model, and the report of the worst errors."""
+"""Fixtures of the tests on a real engine: the engine of a module, oracles, worst errors."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.served import EngineCase, Served, serve
 from tests.helpers.judge import OracleReport
 
 REPORT_VARIABLE = "DEPCACHE_ORACLE_REPORT"
@@ -38,3 +39,23 @@ def oracle_report() -> Iterator[OracleReport]:
     file = os.environ.get(REPORT_VARIABLE)
     if file and report.entries:
         report.write(Path(file))
+
+
+@pytest.fixture(scope="module")
+def running(
+    case: EngineCase,
+    model_path: Callable[[str], Path],
+    oracle_of: Callable[[str], Any],
+    oracle_report: OracleReport,
+) -> Iterator[Served]:
+    """The engine of `case`, a fixture of the module, which may have several."""
+    with serve(case, model_path, oracle_of, oracle_report) as served:
+        yield served
+
+
+@pytest.fixture
+def served(running: Served) -> Iterator[Served]:
+    """The module's engine with nothing in its cache; behind the test no slot may be missing."""
+    running.engine.flush()
+    yield running
+    running.engine.check_conservation()

@@ -8,14 +8,13 @@ size, scheduling policy, the overlap scheduler on and off, and every kind of mod
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.e2e.served import EngineCase, Served, serve
+from tests.e2e.served import EngineCase, Served
 from tests.helpers.engine import reuse_of
-from tests.helpers.judge import OracleReport
 from tests.helpers.prompts import (
     LAYOUTS,
     TreePrompt,
@@ -62,14 +61,13 @@ moving_layout = pytest.mark.parametrize("layout", LAYOUTS[1:])
         *(pytest.param(case, id=case.name, marks=pytest.mark.slow) for case in SLOW_ENGINES),
     ],
 )
-def served(
-    request: pytest.FixtureRequest,
-    model_path: Callable[[str], Any],
-    oracle_of: Callable[[str], Any],
-    oracle_report: OracleReport,
-) -> Iterator[Served]:
-    with serve(request.param, model_path, oracle_of, oracle_report) as served:
-        yield served
+def case(request: pytest.FixtureRequest) -> EngineCase:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def served(running: Served) -> Served:
+    return running
 
 
 @pytest.fixture

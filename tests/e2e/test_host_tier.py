@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.e2e.served import EngineCase, Served, serve
-from tests.helpers.judge import OracleReport
+from tests.e2e.served import EngineCase, Served
 from tests.helpers.prompts import TreePrompt, plain, random_forest, random_tokens
 
 POOL_TOKENS = 420
@@ -29,20 +27,8 @@ pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def engine_with_host_tier(
-    model_path: Callable[[str], Any],
-    oracle_of: Callable[[str], Any],
-    oracle_report: OracleReport,
-) -> Iterator[Served]:
-    with serve(CASE, model_path, oracle_of, oracle_report) as served:
-        yield served
-
-
-@pytest.fixture
-def served(engine_with_host_tier: Served) -> Iterator[Served]:
-    engine_with_host_tier.engine.flush()
-    yield engine_with_host_tier
-    engine_with_host_tier.engine.check_conservation()
+def case() -> EngineCase:
+    return CASE
 
 
 @pytest.fixture

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.e2e.served import EngineCase, Served, serve
+from tests.e2e.served import EngineCase, Served
 from tests.helpers.engine import reuse_of
-from tests.helpers.judge import OracleReport
 from tests.helpers.prompts import (
     Tree,
     TreePrompt,
@@ -62,21 +60,8 @@ pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
     scope="module",
     params=[pytest.param(case, id=case.name) for case in (SMALL_POOL, RETRACTING, HOST_TIER)],
 )
-def engine_under_pressure(
-    request: pytest.FixtureRequest,
-    model_path: Callable[[str], Any],
-    oracle_of: Callable[[str], Any],
-    oracle_report: OracleReport,
-) -> Iterator[Served]:
-    with serve(request.param, model_path, oracle_of, oracle_report) as served:
-        yield served
-
-
-@pytest.fixture
-def served(engine_under_pressure: Served) -> Iterator[Served]:
-    engine_under_pressure.engine.flush()
-    yield engine_under_pressure
-    engine_under_pressure.engine.check_conservation()
+def case(request: pytest.FixtureRequest) -> EngineCase:
+    return request.param
 
 
 @pytest.fixture

@@ -61,6 +61,11 @@ def make_print(**facts: str) -> Fingerprint:
     return Fingerprint({"config": "c", "weights": "w", **facts}, ROWS)
 
 
+MARK = make_print()
+MANY = 1 << 30
+"""Bytes, more than a test stores."""
+
+
 def make_entry(
     fingerprint: Fingerprint,
     path: list[int],
@@ -72,6 +77,13 @@ def make_entry(
     raw = np.array(path, "<i4").tobytes()
     digest = fingerprint.namespace_digest(namespace)
     return Entry(digest, raw, num_own, home=len(path) - num_own)
+
+
+def make_node(
+    rng: np.random.Generator, path: list[int], num_own: int = 2
+) -> tuple[Entry, np.ndarray]:
+    """The last `num_own` tokens of `path` under MARK, and random rows for them."""
+    return make_entry(MARK, path, num_own), make_rows(rng, num_own, ROWS.num_bytes)
 
 
 def store_all(tier: DiskTier, nodes: list[tuple[Entry, np.ndarray]]) -> list[DiskRef]:

@@ -16,6 +16,7 @@ from sglang_patches.tiers.host import HostTier
 from sglang_patches.tiers.host_pool import bytes_per_token, row_shape
 from tests.sglang_patches.tiers.make import (
     DTYPES,
+    MANY,
     ROWS,
     bits,
     load_one,
@@ -28,12 +29,6 @@ from tests.sglang_patches.tiers.make import (
 )
 
 pytestmark = pytest.mark.sglang
-MANY = 1 << 30
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(3)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

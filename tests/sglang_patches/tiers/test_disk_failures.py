@@ -6,30 +6,24 @@ from __future__ import annotations
 import resource
 import signal
 
-import numpy as np
 import pytest
 
 from sglang_patches.tiers.disk import DiskTier
 from sglang_patches.tiers.value import payload_offset
 from tests.sglang_patches.tiers.backends import BEHAVIOUR, Behaviour
 from tests.sglang_patches.tiers.make import (
+    MANY,
+    MARK,
     ROWS,
     Clock,
     load_one,
     make_entry,
+    make_node,
     make_print,
-    make_rows,
     store_all,
 )
 
 pytestmark = pytest.mark.sglang
-MANY = 1 << 30
-MARK = make_print()
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(4)
 
 
 @pytest.fixture
@@ -59,10 +53,6 @@ def moody(tmp_path, request):
 def value_file(tier):
     (file,) = tier.folder.glob("values/*")
     return file
-
-
-def make_node(rng, path, num_own=2):
-    return make_entry(MARK, path, num_own), make_rows(rng, num_own, ROWS.num_bytes)
 
 
 # -- wrong bytes ---------------------------------------------------------------------------------

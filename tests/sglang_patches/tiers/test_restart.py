@@ -14,26 +14,21 @@ import pytest
 from sglang_patches.tiers.disk import DiskTier
 from sglang_patches.tiers.manifest import Manifest
 from tests.sglang_patches.tiers.make import (
+    MANY,
+    MARK,
     ROWS,
     load_one,
     make_entry,
+    make_node,
     make_print,
-    make_rows,
     store_all,
 )
 
 pytestmark = pytest.mark.sglang
-MANY = 1 << 30
-MARK = make_print()
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(5)
 
 
 def make_nodes(rng, num):
-    return [(make_entry(MARK, [7, i, 1], 2), make_rows(rng, 2, ROWS.num_bytes)) for i in range(num)]
+    return [make_node(rng, [7, i, 1]) for i in range(num)]
 
 
 def check_all(tier, nodes):

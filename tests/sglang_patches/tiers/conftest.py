@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the tiers draw from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(3)
