@@ -331,6 +331,8 @@ class DepCacheTree(BasePrefixCache):
             self.plain.cache_unfinished(req)
         else:
             self.dependency.cache_unfinished(req, state)
+        if not chunked:
+            self.waiting_queue.finished(req)
         if self.disk is not None:
             self.disk.release(req.rid)
 

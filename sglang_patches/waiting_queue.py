@@ -85,7 +85,7 @@ class WaitingQueue:
             self._leave(name, is_running=self._waiting[name].req_pool_idx is not None)
 
     def finished(self, req: Any) -> None:
-        """`req` ran and its rows are given back, because it ended or was retracted."""
+        """`req` adds no more of its prompt to the tree: all is cached, or it ended early."""
         name = id(req)
         if name in self._waiting:  # it started and ended between two passes
             self._leave(name, is_running=True)
@@ -118,7 +118,9 @@ class WaitingQueue:
         if self._scheduler is None:
             return
         if is_running:
-            self._scheduler.start(name)
+            state = get_state(req)
+            plan = None if state is None else state.plan
+            self._scheduler.start(name, None if plan is None else plan.matched)
             self._started[name] = req
         else:
             self._scheduler.leave(name)

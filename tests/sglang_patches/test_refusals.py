@@ -30,7 +30,6 @@ BASE = {
         ("disable_radix_cache", True, "--disable-radix-cache"),
         ("speculative_algorithm", "EAGLE", "--speculative-algorithm"),
         ("disaggregation_mode", "decode", "--disaggregation-mode"),
-        ("enable_hierarchical_cache", True, "--enable-hierarchical-cache"),
         ("pp_size", 2, "--pp-size"),
         ("enable_dp_attention", True, "--enable-dp-attention"),
         ("enable_streaming_session", True, "--enable-streaming-session"),
@@ -52,6 +51,18 @@ def test_an_unsupported_argument_is_named_with_a_reason(argument, value, flag) -
     assert str(value) in reasons[0]
     with pytest.raises(ConfigError, match="cannot start"):
         refuse_unsupported(arguments)
+
+
+def test_a_disk_tier_needs_a_host_tier_and_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang_patches.refusals import find_refusals
+
+    monkeypatch.setenv("DEPCACHE_DISK_GB", "7")
+    (reason,) = find_refusals(SimpleNamespace(**BASE, tp_size=1))
+    assert "disk_gb 7" in reason and "host_gb" in reason
+    monkeypatch.setenv("DEPCACHE_HOST_RATIO", "2")
+    assert find_refusals(SimpleNamespace(**BASE, tp_size=1)) == []
+    (reason,) = find_refusals(SimpleNamespace(**BASE, tp_size=2))
+    assert "--tp-size 2" in reason
 
 
 def test_supported_arguments_are_not_refused() -> None:
