@@ -174,6 +174,7 @@ class HostCache:
         return {
             "nodes": self.copies.num_nodes,
             "cached_tokens": self.copies.num_tokens,
+            "free_tokens": self.mover.num_free,
             "capacity_tokens": self.mover.num_tokens,
             "bytes_per_token": self.mover.bytes_per_token,
             **self.mover.counters,

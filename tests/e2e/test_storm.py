@@ -27,8 +27,13 @@ REST_DEADLINE_S = 30.0
 
 ENVIRONMENT = {
     "DEPCACHE_HOST_GB": "0.002",  # about 1,000 tokens: less than what is evicted
+    "DEPCACHE_DISK_GB": "0.002",  # less than that, with the paths that stand in every value
+    "DEPCACHE_LOAD_POLICY": "always",  # computing a tiny model is faster
     # After so many seconds SGLang looks whether a client that waits is still there.
     "SGLANG_REQUEST_STATE_WAIT_TIMEOUT": "1",
+    # A full pool alone retracts too, but how often depends on the machine.
+    "SGLANG_TEST_RETRACT": "1",
+    "SGLANG_TEST_RETRACT_INTERVAL": "20",  # steps
 }
 FLAGS = (
     *("--max-total-tokens", str(POOL_TOKENS)),
@@ -63,6 +68,11 @@ def wait_for_rest(client: httpx.Client) -> dict[str, Any]:
             - cache["cached_tokens"],
             "locked, by the stats": stats["tiers"]["device"]["locked_tokens"],
             "waiting requests": stats["waiting_requests"],
+            "waiting for the disk": cache["disk"]["waiting_requests"],
+            "on their way to or from the disk": cache["disk"]["open_operations"],
+            "of the host neither free nor cached": cache["host"]["capacity_tokens"]
+            - cache["host"]["free_tokens"]
+            - cache["host"]["cached_tokens"],
         }
         if not any(held.values()):
             return cache
@@ -79,7 +89,9 @@ def check_tree_is_unlocked(client: httpx.Client) -> None:
 def start(
     model: Path, log: Path, environment: dict[str, str] | None = None
 ) -> AbstractContextManager[httpx.Client]:
-    return start_server(model, *FLAGS, log=log, environment={**ENVIRONMENT, **(environment or {})})
+    folder = {"DEPCACHE_DISK_FOLDER": str(log.parent / "disk")}
+    settings = {**ENVIRONMENT, **folder, **(environment or {})}
+    return start_server(model, *FLAGS, log=log, environment=settings)
 
 
 def run_storm(
@@ -108,6 +120,7 @@ def run_storm(
     assert client.post("/depcache/flush").status_code == 200
     assert wait_for_rest(client)["cached_tokens"] == 0
     check_bystanders(client, bystanders)
+    storm.seen["from disk"] = cache["disk"]["loaded_tokens"]
     storm.seen["evicted"] = cache["evicted_tokens"] - evicted_before
     return storm.seen
 
@@ -117,7 +130,7 @@ def check_that_it_stormed(seen: Counter[str], bystander_answers: int, evicted: i
     assert seen["bystander answers"] >= bystander_answers, seen
     assert seen["evicted"] > evicted, seen
     happened = ("answers", "closed", "aborted", "malformed", "retractions")
-    tiers = ("shared", "shifted", "loaded", "missed")
+    tiers = ("shared", "shifted", "loaded", "from disk", "missed")
     assert all(seen[name] for name in (*happened, *tiers)), seen
 
 
@@ -134,11 +147,11 @@ def test_a_storm_changes_no_bystanders_token_and_leaves_nothing_held(
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("order", ["ldm_aged", "lsp"])
-def test_a_long_storm_with_an_order_of_our_own_and_forced_retractions(
+def test_a_long_storm_with_an_order_of_our_own(
     model_path: Callable[[str], Path], tmp_path: Path, order: str, seed: int
 ) -> None:
-    environment = {"DEPCACHE_QUEUE_ORDER": order, "SGLANG_TEST_RETRACT": "1"}
+    environment = {"DEPCACHE_QUEUE_ORDER": order}
     log = tmp_path / "log.txt"
     with start(model_path("llama_gqa"), log, environment) as client:
-        seen = run_storm(client, log, seed=seed, num_clients=48, num_requests=40, deadline_s=900)
-    check_that_it_stormed(seen, bystander_answers=100, evicted=50 * POOL_TOKENS)
+        seen = run_storm(client, log, seed=seed, num_clients=48, num_requests=24, deadline_s=900)
+    check_that_it_stormed(seen, bystander_answers=32, evicted=30 * POOL_TOKENS)
