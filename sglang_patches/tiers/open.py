@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from depcache.config import Config
@@ -10,6 +11,8 @@ from sglang_patches.tiers.disk import DiskTier
 from sglang_patches.tiers.fingerprint import make_fingerprint
 from sglang_patches.tiers.host import HostTier
 from sglang_patches.tiers.host_pool import GB, bytes_per_token, row_shape
+
+SWITCH_S = 0.0005
 
 
 def open_host(device_pool: Any, config: Config) -> HostTier | None:
@@ -30,6 +33,10 @@ def open_disk(context: Any, device_pool: Any, config: Config) -> DiskTier | None
     """
     if not config.disk_gb:
         return None
+    # A thread that comes back from a system call waits so long for the interpreter's lock while
+    # the scheduler computes, three times for every value: with 5 ms, the default, reading 300
+    # values would take seconds.
+    sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
     fingerprint = make_fingerprint(
         context.server_args,
         context.model_config,
