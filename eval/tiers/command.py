@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tiers are worth: `python -m eval tiers --quick --json OUT`.
+
+Starts a server with a host and a disk tier and asks it the same prompts with their KV nowhere
+(cold), on the device, in host memory, and on disk after a restart; see `eval.tiers.phases`. One
+request at a time, streamed; the time to the first token is taken at the client. Once for each
+load policy: `always` loads whatever is there, `faster` what was measured to come sooner than
+computing it.
+
+    --quick   5 prompts of each size; about 3 minutes on two quiet cores
+
+The graph is the demo's own unless --data names another. The values on disk may be in the
+system's page cache, as they are after the restart of a server; --drop-page-cache empties it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from depcache.cli.launch import require_sglang
+from depcache.demo.model import ensure_model, is_trained
+from depcache.errors import ConfigError
+from depcache.prompt.tokenization import PromptTokenizer
+from eval.sets import SetError
+from eval.tiers.figures import make_movement, make_rows, make_table
+from eval.tiers.phases import measure, num_steps
+from eval.tiers.prompts import SAMPLE, TierPrompt, make_prompts, open_graph
+from eval.tiers.server import LiveServer, ServerSettings, drop_page_cache, start_live
+
+LOAD_POLICIES = ("always", "faster")
+SIZES = (500, 1000, 2000)
+NUM_PROMPTS, NUM_PROMPTS_QUICK = 20, 5
+NUM_WARM_UPS = 2
+"""Of each size: the server trusts an estimate after three observations."""
+COPY_BYTES = 256 << 20
+# Tokens of a prompt besides its context: system message, chat template, question.
+_OTHER_TOKENS = 200
+# Two versions of every prompt are held at a time, and a waiting request may fill half the host.
+_ROOM = 2.5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the subcommand."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("--quick", action="store_true", help=f"{NUM_PROMPTS_QUICK} prompts of each size")
+    add("--json", type=Path, help="file for the report; - is stdout")
+    add("--data", type=Path, help="folder that holds the graphs")
+    add("--graph", help="folder of the graph in it (default: the demo's graph; metaqa with --data)")
+    add("--model", help="model to serve (default: the demo's own, which is random)")
+    add("--tokens", type=int, nargs="+", default=list(SIZES), help="of a context; about")
+    add("--prompts", type=int, help=f"of each size (default {NUM_PROMPTS})")
+    add("--paths", type=int, default=30, help="most paths of an entity (default 30)")
+    add("--entities", type=int, default=0, help="most entities of a prompt (default: no limit)")
+    add("--hops", type=int, default=2, help="edges of the longest path (default 2)")
+    add("--load-policies", nargs="+", choices=LOAD_POLICIES, default=list(LOAD_POLICIES))
+    add("--folder", type=Path, help="on the disk to measure (default: temporary)")
+    add("--drop-page-cache", action="store_true", help="read from the disk itself after a restart")
+    add("--seed", type=int, default=0, help="of the prompts (default 0)")
+    add("--sglang", nargs=argparse.REMAINDER, default=[], help="more flags of SGLang; the last")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print and write; the exit code."""
+    try:
+        report = make_report(args)
+    except (SetError, ConfigError) as error:
+        print(f"eval: {error}", file=sys.stderr)
+        return 2
+    text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
+    if args.json is not None and str(args.json) != "-":
+        args.json.write_text(text, encoding="utf-8")
+    elif args.json is not None:
+        sys.stdout.write(text)
+    return 0
+
+
+def make_report(args: argparse.Namespace) -> dict[str, Any]:
+    """The report: rows, what moving took, settings, machine."""
+    require_sglang()
+    err = Console(stderr=True, highlight=False)
+    with err.status("making the demo's model (once)"):
+        model = args.model or str(ensure_model())
+    count = args.prompts or (NUM_PROMPTS_QUICK if args.quick else NUM_PROMPTS)
+    prompts, warm_ups = _make_all(args, model, count)
+    settings = _make_settings(args, model, [*prompts, *warm_ups])
+    rows: list[dict[str, Any]] = []
+    movements: list[dict[str, Any]] = []
+    loads = [os.getloadavg()[0]]
+    about: dict[str, Any] = {}
+    started = time.perf_counter()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with (
+        tempfile.TemporaryDirectory(prefix="depcache-eval-", dir=args.folder) as name,
+        Progress(*columns, console=err, transient=True) as progress,
+    ):
+        for policy in args.load_policies:
+            folder = Path(name) / policy
+            task = progress.add_task(policy, total=num_steps(len(prompts), len(warm_ups)))
+
+            def on_step(text: str, task: Any = task, policy: str = policy) -> None:
+                progress.update(task, advance=1, description=f"{policy}: {text}")
+
+            def start(
+                policy: str = policy, folder: Path = folder
+            ) -> AbstractContextManager[LiveServer]:
+                return start_live(settings, policy, folder, Path(name) / "server.log")
+
+            def between(folder: Path = folder) -> None:
+                if args.drop_page_cache:
+                    drop_page_cache(folder)
+
+            done = measure(
+                _noting(start, about), prompts, warm_ups, on_step=on_step, between=between
+            )
+            rows += make_rows(policy, done, about["bytes_per_token"])
+            movements.append(make_movement(policy, done))
+            loads.append(os.getloadavg()[0])
+    for policy in args.load_policies:
+        err.print(make_table(policy, rows))
+    for movement in movements:
+        err.print(_to_line(movement))
+    return {
+        "rows": rows,
+        "movements": movements,
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": _command(args, count),
+        "seconds": round(time.perf_counter() - started, 1),
+        "settings": {
+            "model": Path(model).name,
+            "trained": is_trained(model),
+            "graph": _graph(args),
+            "prompts_of_each_size": count,
+            "context_tokens": {
+                str(size): [p.num_tokens for p in prompts if p.size == size] for size in args.tokens
+            },
+            "pool_tokens": settings.pool_tokens,
+            "host_gb": settings.host_gb,
+            "disk_gb": settings.disk_gb,
+            "write_policy": settings.write_policy,
+            "drop_page_cache": args.drop_page_cache,
+            "bytes_per_token": about["bytes_per_token"],
+            "seed": args.seed,
+        },
+        "versions": about["versions"] | {"python": platform.python_version()},
+        "machine": {
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
+            "load_average": [round(load, 2) for load in loads],
+            "memory_copy_bytes_per_s": _copy_rate(),
+        },
+    }
+
+
+def _make_all(
+    args: argparse.Namespace, model: str, count: int
+) -> tuple[list[TierPrompt], list[TierPrompt]]:
+    from tokenizers import Tokenizer
+
+    file = Path(model) / "tokenizer.json"
+    if not file.is_file():
+        raise ConfigError(f"{model!r} is no folder with a tokenizer.json: give a local --model")
+    tokenizer = PromptTokenizer(Tokenizer.from_file(str(file)))
+    with open_graph(args.data, _graph(args)) as store:
+        made = make_prompts(
+            store,
+            tokenizer,
+            args.tokens,
+            count + NUM_WARM_UPS,
+            num_hops=args.hops,
+            max_paths=args.paths,
+            max_entities=args.entities,
+            seed=args.seed,
+        )
+    num_warm_ups = NUM_WARM_UPS * len(args.tokens)
+    return made[num_warm_ups:], made[:num_warm_ups]
+
+
+def _make_settings(
+    args: argparse.Namespace, model: str, prompts: list[TierPrompt]
+) -> ServerSettings:
+    num_tokens = math.ceil(_ROOM * sum(p.num_tokens + _OTHER_TOKENS for p in prompts))
+    config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+    heads = config.get("num_key_value_heads") or config["num_attention_heads"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    # Four bytes an element at most: float32 on a CPU.
+    gigabytes = num_tokens * 2 * config["num_hidden_layers"] * heads * head_dim * 4 / 1e9
+    return ServerSettings(
+        model=model,
+        pool_tokens=num_tokens,
+        host_gb=round(gigabytes, 3),
+        disk_gb=round(2 * gigabytes, 3),
+        write_policy="write_back",
+        sglang_args=tuple(args.sglang),
+    )
+
+
+def _noting(
+    start: Callable[[], AbstractContextManager[LiveServer]], about: dict[str, Any]
+) -> Callable[[], AbstractContextManager[LiveServer]]:
+    """`start`, which also notes what only a server can tell."""
+
+    @contextmanager
+    def wrapped() -> Iterator[LiveServer]:
+        with start() as server:
+            about.setdefault("versions", server.versions())
+            about["bytes_per_token"] = server.bytes_per_token
+            yield server
+
+    return wrapped
+
+
+def _graph(args: argparse.Namespace) -> str:
+    return args.graph or (SAMPLE if args.data is None else "metaqa")
+
+
+def _command(args: argparse.Namespace, count: int) -> str:
+    """What to call to measure this again; folders of this machine are left out."""
+    words = ["python -m eval tiers --prompts", count, "--tokens", *args.tokens]
+    words += ["--paths", args.paths, "--entities", args.entities, "--hops", args.hops]
+    words += ["--seed", args.seed, "--load-policies", *args.load_policies]
+    if args.data is not None:
+        words += ["--data DIR --graph", _graph(args)]
+    if args.drop_page_cache:
+        words += ["--drop-page-cache"]
+    return " ".join(map(str, words))
+
+
+def _copy_rate() -> int:
+    """Bytes a second of a copy in memory by one thread: no load can be faster than this."""
+    source = np.ones(COPY_BYTES, np.uint8)
+    target = np.zeros_like(source)
+    best = float("inf")
+    for _ in range(3):
+        started = time.perf_counter()
+        np.copyto(target, source)
+        best = min(best, time.perf_counter() - started)
+    return round(COPY_BYTES / best)
+
+
+def _to_line(movement: dict[str, Any]) -> str:
+    return (
+        f"{movement['load_policy']}: start {movement['start_s_empty_folder']:.1f} s with an empty "
+        f"folder, {movement['start_s_warm_folder']:.1f} s with {movement['disk_values']:,} values; "
+        f"attached in {movement['attach_ms']:.1f} ms; {movement['disk_bytes'] / 1e6:.0f} MB on "
+        f"disk, written with {movement['disk_write_bytes_per_s'] / 1e6:.0f} MB/s and fetched with "
+        f"{movement['disk_read_bytes_per_s'] / 1e6:.0f} MB/s"
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
