@@ -9,8 +9,12 @@ Unnecessary when these calls are made for every cache that has them, with the re
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
+
+# Longer than a thread needs for a value, shorter than anyone notices.
+YIELD_S = 0.001
 
 
 def poll_tiers(scheduler: Any, *args: Any, **kwargs: Any) -> None:
@@ -19,6 +23,20 @@ def poll_tiers(scheduler: Any, *args: Any, **kwargs: Any) -> None:
     if getattr(cache, "is_depcache", False) and cache.disk is not None:
         scheduler.enable_hicache_storage = True
         cache.poll()
+        if cache.disk.tier.num_open and _has_nothing_to_run(scheduler):
+            # The loop would spin, and every system call of the tier's threads would have to win
+            # the interpreter's lock back from it: a prompt of 2,000 tokens in 330 values then
+            # takes several times as long to come.
+            time.sleep(YIELD_S)
+
+
+def _has_nothing_to_run(scheduler: Any) -> bool:
+    """Whether no batch runs and no result waits: this pass can only admit what is waiting."""
+    return (
+        scheduler.last_batch is None
+        and scheduler.chunked_req is None
+        and scheduler.running_batch.is_empty()
+    )
 
 
 def prefetch(original: Callable[..., Any], scheduler: Any, req: Any) -> None:
