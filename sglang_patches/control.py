@@ -73,25 +73,42 @@ def _prefetch(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
 def _invalidate(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
     """Give up all that begins with one of the prompt's paths, whatever its layout and position.
 
-    Of every tenant, unless the question has an `extra_key`.
+    Of every tenant, unless the question has an `extra_key`. What led there and nowhere else goes
+    as well, but not the system.
     """
     table, _ = _table_and_root(cache, question)
-    leaves = set(range(table.num_segments)) - set(table.parents)
+    leaves = sorted(set(range(table.num_segments)) - set(table.parents))
+    has_system = question["custom_params"]["depcache_system_len"] > 0
+    tenant = question["extra_key"]
     before = _cached_tokens(cache)
     num_kept = 0
     for namespace in cache.tree.namespaces():
-        if question["extra_key"] is not None and namespace[0] != question["extra_key"]:
+        if tenant is not None and namespace[0] != tenant:
             continue
         root = cache.tree.root(namespace)
         found = match_segments(cache.tree, root, table, any_position=True)
-        ends = [
-            found.ends[leaf]
-            for leaf in sorted(leaves)
-            if found.matched[leaf] == table.stops[leaf] - table.starts[leaf]
-        ]
-        num_kept += cache.forget([node for node in ends if node is not None])[1]
+        top = found.ends[0] if has_system else root
+        for leaf in leaves:
+            end = found.ends[leaf]
+            if end is not None and found.matched[leaf] == table.stops[leaf] - table.starts[leaf]:
+                num_kept += _forget(cache, end, top)
     after = _cached_tokens(cache)
-    return {"tokens": {tier: before[tier] - after[tier] for tier in before}, "in_use": num_kept}
+    gone = {tier: before[tier] - after[tier] for tier in before}
+    if cache.disk is not None:
+        gone["disk"] += cache.disk.forget_unclaimed([table.path(leaf) for leaf in leaves], tenant)
+    return {"tokens": gone, "in_use": num_kept}
+
+
+def _forget(cache: Any, node: Node, top: Node | None) -> int:
+    """Give up `node`, what is below, and above it up to `top` what leads to nothing any more."""
+    above = node.parent
+    num_kept = cache.forget([node])[1]
+    while above is not None and above is not top and above.parent is not None:
+        if above.children or above.locks:
+            break
+        node, above = above, above.parent
+        cache.forget([node])
+    return num_kept
 
 
 def _cached_tokens(cache: Any) -> dict[str, int]:

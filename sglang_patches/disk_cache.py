@@ -19,6 +19,7 @@ import numpy as np
 
 from depcache.cache import KVTree, LowerCopies, Node
 from depcache.cache.node import TOKEN_BYTES, common_prefix_tokens, first_token
+from depcache.prompt.layout import LAYOUTS
 from sglang_patches.host_cache import HostCache
 from sglang_patches.tiers.bandwidth import Bandwidth
 from sglang_patches.tiers.disk import DiskTier, Finished
@@ -115,6 +116,31 @@ class DiskCache:
         for entry, ref in sorted(entries or (), key=lambda item: item[0].num_path):
             if not self._attach_one(root, entry, ref):
                 self.tier.delete(ref)
+
+    def forget_unclaimed(self, starts: Iterable[bytes], tenant: Hashable = None) -> int:
+        """Delete what an earlier process stored and nobody has asked for yet; its tokens.
+
+        starts  raw tokens of paths; all that begins with one of them is meant
+        tenant  whose values; None for everyone's
+        """
+        wanted = set(starts)
+        sizes = sorted({len(start) for start in wanted})
+        only = {self._digest((tenant, layout)) for layout in LAYOUTS}
+        num_tokens = 0
+        for digest in list(self._unclaimed):
+            if tenant is not None and digest not in only:
+                continue
+            kept: deque[tuple[Entry, DiskRef]] = deque()
+            for entry, ref in self._unclaimed[digest]:
+                if any(entry.path[:size] in wanted for size in sizes):
+                    self.tier.delete(ref)
+                    num_tokens += ref.num_tokens
+                else:
+                    kept.append((entry, ref))
+            self._unclaimed[digest] = kept
+            if not kept:
+                del self._unclaimed[digest]
+        return num_tokens
 
     def in_use(self) -> np.ndarray:
         """Host slots that transfers under way read or write, int64 (n,)."""

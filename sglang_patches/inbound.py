@@ -13,7 +13,7 @@ from typing import Any
 
 from depcache.errors import PromptError, shorten
 from depcache.position.rope import why_not_movable
-from depcache.prompt.nodes import DepPrompt
+from depcache.prompt.nodes import DepPrompt, LinearNode
 from depcache.prompt.wire import (
     PREFIX,
     WireIds,
@@ -23,6 +23,7 @@ from depcache.prompt.wire import (
     read_input_ids,
     split_text,
 )
+from sglang_patches.beginnings import context_class
 
 # /generate converts in a worker thread, a chat in the event loop's; the element cache is shared.
 _tokenizer_lock = threading.Lock()
@@ -37,12 +38,13 @@ def text_to_ids(
     """
     system, task = split_text(text, wire)
     with _tokenizer_lock:
-        prompt = DepPrompt.from_paths(
-            wire.paths,
+        prompt = DepPrompt.from_nodes(
+            [
+                LinearNode("system", system),
+                context_class()("context", wire.paths, wire.template),
+                LinearNode("task", task),
+            ],
             tokenizer=tokenizer,
-            system=system,
-            task=task,
-            template=wire.template,
             layout=wire.layout,
             add_special_tokens=add_special_tokens,
         )

@@ -18,6 +18,7 @@ from depcache.config import load_config
 from depcache.errors import PromptError
 from depcache.prompt.layout import token_positions
 from depcache.prompt.wire import WireIds, forest_from_wire, parse_wire
+from sglang_patches.beginnings import entities_are_beginnings
 from sglang_patches.control import make_question
 from sglang_patches.inbound import convert_text, custom_params_of, validate_ids
 from sglang_patches.rejections import num_rejected, trial
@@ -59,7 +60,8 @@ def add_routes(http_server: Any) -> None:
     @auth_level(AuthLevel.ADMIN_OPTIONAL)
     async def depcache_invalidate(request: fastapi.Request) -> dict[str, Any] | JSONResponse:
         """Give up, in every tier, all KV of what begins with one of a request's paths."""
-        return await _answer_about_prompt("invalidate", request)
+        with entities_are_beginnings():
+            return await _answer_about_prompt("invalidate", request)
 
     @app.post("/depcache/persist", response_model=None)
     @auth_level(AuthLevel.ADMIN_OPTIONAL)

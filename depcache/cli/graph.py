@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands over a graph: `depcache graph load|stats|paths|link|build`."""
+"""Commands over a graph: `depcache graph load|remove|stats|paths|link|build`."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from depcache.cli.ask import (
     ApiKey,
@@ -25,11 +24,22 @@ from depcache.cli.ask import (
     open_retriever,
     show,
 )
-from depcache.cli.output import make_console, print_json, read_text, write_text
+from depcache.cli.output import make_console, make_progress, print_json, read_text, write_text
 from depcache.client.client import DEFAULT_URL as DEFAULT_SERVER
 from depcache.errors import ConfigError, PromptError
 from depcache.graph.stores import DEFAULT_URL as DEFAULT_GRAPH
 from depcache.graph.stores import open_store
+
+if TYPE_CHECKING:
+    from depcache.graph.triples import Skipped
+
+Changed = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write both ends of each edge that changed to this file, for `depcache invalidate "
+        "--file`."
+    ),
+]
 
 graph_app = typer.Typer(help="Load, look at and build knowledge graphs.", no_args_is_help=True)
 
@@ -49,6 +59,7 @@ def load(
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail at the first malformed line.")
     ] = False,
+    changed: Changed = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the counts to this file; - is stdout.")
     ] = None,
@@ -58,7 +69,7 @@ def load(
 
     skipped = Skipped()
     started = time.perf_counter()
-    with open_store(graph) as store, _make_progress() as progress:
+    with open_store(graph) as store, make_progress() as progress:
         task = progress.add_task("triples", total=_count_lines(file))
         change = store.upsert(
             _read_graph_file(file, strict, skipped),
@@ -68,6 +79,8 @@ def load(
         unknown = store.add_aliases(_read_aliases(aliases)) if aliases else []
         seconds = time.perf_counter() - started
         counts = store.counts()
+    if changed is not None:
+        _write_names(changed, change.entities)
     answer = {
         "triples": counts.triples,
         "entities": counts.entities,
@@ -90,12 +103,54 @@ def load(
         f"{counts.triples:,} triples of {counts.entities:,} entities",
         markup=False,
     )
-    if skipped.count:
-        console.print(f"{skipped.count:,} malformed lines were left out:", style="yellow")
-        for problem in skipped.problems[:5]:
-            console.print(f"  {problem}", markup=False)
+    _show_skipped(skipped)
     if unknown:
         console.print(f"{len(unknown):,} aliases name no entity of the graph", style="yellow")
+
+
+@graph_app.command("remove")
+def remove(
+    file: Annotated[Path, typer.Argument(help=".tsv, .txt, .jsonl (also .gz) or .graphml.")],
+    graph: Graph = DEFAULT_GRAPH,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail at the first malformed line.")
+    ] = False,
+    changed: Changed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take the triples of a file out of a graph; those that are not there change nothing.
+
+    An entity that is left without edges goes as well.
+    """
+    from depcache.graph.triples import Skipped
+
+    skipped = Skipped()
+    with open_store(graph) as store:
+        change = store.remove(_read_graph_file(file, strict, skipped))
+        counts = store.counts()
+        url = store.url
+    if changed is not None:
+        _write_names(changed, change.entities)
+    if as_json:
+        print_json(
+            {
+                "triples": counts.triples,
+                "entities": counts.entities,
+                "removed": change.num_triples,
+                "skipped": skipped.count,
+                "problems": skipped.problems,
+                "version": change.version,
+                "graph": url,
+            }
+        )
+        return
+    console = make_console()
+    console.print(
+        f"{change.num_triples:,} triples are gone; {url} holds {counts.triples:,} triples of "
+        f"{counts.entities:,} entities",
+        markup=False,
+    )
+    _show_skipped(skipped)
 
 
 @graph_app.command("stats")
@@ -190,7 +245,7 @@ def build(
     extractor = OpenAIExtractor(server, model, api_key=api_key, max_tokens=max_tokens)
     # The graph first: that it is down should not be found out after hours of extraction.
     with open_store(graph) as store:
-        with _make_progress() as progress:
+        with make_progress() as progress:
             task = progress.add_task("chunks", total=len(chunks))
             found = extract_all(
                 chunks,
@@ -232,18 +287,26 @@ def build(
         )
 
 
-def _make_progress() -> Progress:
-    """A bar on stderr; nothing at all where that is no terminal."""
-    console = make_console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+def _show_skipped(skipped: Skipped) -> None:
+    console = make_console()
+    if skipped.count:
+        console.print(f"{skipped.count:,} malformed lines were left out:", style="yellow")
+        for problem in skipped.problems[:5]:
+            console.print(f"  {problem}", markup=False)
+
+
+def _write_names(file: Path, names: Iterable[str]) -> None:
+    """One a line, as `depcache.precompute.entities.read_names` reads them."""
+    lines = [name for name in sorted(names) if "\n" not in name and not name.endswith("\r")]
+    left_out = set(names).difference(lines)
+    write_text(file, "".join(f"{name}\n" for name in lines))
+    if left_out:
+        make_console(stderr=True).print(
+            f"{len(left_out):,} names hold line breaks and are not in {str(file)!r}: give them to "
+            "`depcache invalidate` with --entity",
+            style="yellow",
+            markup=False,
+        )
 
 
 def _read_graph_file(file: Path, strict: bool, skipped: Any) -> Iterator[tuple[str, str, str]]:

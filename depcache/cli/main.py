@@ -16,6 +16,7 @@ from depcache.cli.ask import ask
 from depcache.cli.demo import demo
 from depcache.cli.graph import graph_app
 from depcache.cli.inspect import config_app, explain, schema, status
+from depcache.cli.invalidate import invalidate
 from depcache.cli.output import (
     EXIT_INTERRUPTED,
     EXIT_PROBLEM,
@@ -52,6 +53,7 @@ app.add_typer(config_app, name="config")
 app.add_typer(graph_app, name="graph")
 app.command("ask")(ask)
 app.command("precompute")(precompute)
+app.command("invalidate")(invalidate)
 
 
 @app.command("doctor")

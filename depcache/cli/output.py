@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from depcache.errors import ConfigError, DepCacheError, PromptError
@@ -41,6 +42,20 @@ def make_grid(num_columns: int) -> Table:
     for _ in range(num_columns):
         grid.add_column(overflow="fold")
     return grid
+
+
+def make_progress() -> Progress:
+    """A bar on stderr; nothing at all where that is no terminal."""
+    console = make_console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
 
 
 def print_json(value: Any) -> None:

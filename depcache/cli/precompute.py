@@ -31,6 +31,21 @@ if TYPE_CHECKING:
     from depcache.precompute import Estimate, Plan, Report, Settings
     from depcache.precompute import Progress as Moment
 
+System = Annotated[
+    str | None, typer.Option(help="System message of the requests to come; '' for none.")
+]
+SystemFile = Annotated[
+    Path | None, typer.Option(help="The same from a file, to the letter; - is stdin.")
+]
+Messages = Annotated[
+    Path | None,
+    typer.Option(
+        help="JSON list of a chat's messages, with {{graph_context}} where the facts go, for "
+        "programs that write their own prompts."
+    ),
+]
+TemplateName = Annotated[str, typer.Option("--template", help="How paths become text.")]
+
 
 def precompute(
     graph: Graph = DEFAULT_GRAPH,
@@ -57,20 +72,10 @@ def precompute(
         ),
     ] = None,
     pruner: PrunerName = "auto",
-    system: Annotated[
-        str | None, typer.Option(help="System message of the requests to come; '' for none.")
-    ] = None,
-    system_file: Annotated[
-        Path | None, typer.Option(help="The same from a file, to the letter; - is stdin.")
-    ] = None,
-    messages: Annotated[
-        Path | None,
-        typer.Option(
-            help="JSON list of a chat's messages, with {{graph_context}} where the facts go, for "
-            "programs that write their own prompts."
-        ),
-    ] = None,
-    template: Annotated[str, typer.Option(help="How paths become text.")] = "path",
+    system: System = None,
+    system_file: SystemFile = None,
+    messages: Messages = None,
+    template: TemplateName = "path",
     layout: Annotated[str, typer.Option(help="tree, staggered or sequential.")] = "tree",
     salt: Annotated[
         str | None, typer.Option(help="The `cache_salt` of the requests to come.")
@@ -98,10 +103,10 @@ def precompute(
         num_hops=hops,
         num_paths=num_paths,
         pruner=pruner,
-        system=_read_system(system, system_file),
+        system=read_system(system, system_file),
         template=template,
         layout=wanted,
-        messages=None if messages is None else _read_messages(messages),
+        messages=None if messages is None else read_messages(messages),
         fields={} if salt is None else {"cache_salt": salt},
     )
     console = make_console(stderr=as_json)
@@ -136,7 +141,8 @@ def precompute(
         _show_report(report)
 
 
-def _read_system(system: str | None, file: Path | None) -> str:
+def read_system(system: str | None, file: Path | None) -> str:
+    """The system message that two options name, or its default; PromptError for both of them."""
     if system is not None and file is not None:
         raise PromptError("both --system and --system-file are given: leave out one")
     if file is not None:
@@ -144,7 +150,8 @@ def _read_system(system: str | None, file: Path | None) -> str:
     return DEFAULT_SYSTEM if system is None else system
 
 
-def _read_messages(file: Path) -> list[dict[str, Any]]:
+def read_messages(file: Path) -> list[dict[str, Any]]:
+    """The messages of a chat in a JSON file; PromptError when it holds none."""
     try:
         messages = json.loads(read_text(file))
     except ValueError as error:

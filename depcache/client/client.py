@@ -172,13 +172,7 @@ class Client:
         request  what `depcache.render` made, a `DepPrompt`, or the body of a request to
                  `/v1/chat/completions` or `/generate`
         """
-        if isinstance(request, RenderedPrompt):
-            body: Mapping[str, Any] = {"messages": request.messages, **request.extra_body}
-        elif isinstance(request, DepPrompt):
-            body = _generate_body(request)
-        else:
-            body = request
-        return self._json("POST", "/depcache/explain", body)
+        return self._json("POST", "/depcache/explain", _body_of(request))
 
     def status(self) -> dict[str, Any]:
         """Versions, seams and hooks in place, cache counts and settings of the server."""
@@ -219,6 +213,18 @@ class Client:
             if error.status == 404:
                 return None
             raise
+
+    def invalidate(self, request: RenderedPrompt | DepPrompt | Mapping[str, Any]) -> dict[str, Any]:
+        """Give up the KV of all that begins with one of the paths of `request`, in every tier.
+
+        request  as for `explain`; what stands before its facts must be what stood there. A path
+                 of one element means that entity's trees. All layouts are meant, and all tenants
+                 unless it has a `cache_salt`
+
+        Returns {"tokens": {tier: given up}, "in_use": tokens that stay because a running request
+        reads them}. See `depcache.precompute.invalidate` for a change of a graph.
+        """
+        return self._json("POST", "/depcache/invalidate", _body_of(request))
 
     def close(self) -> None:
         """Close the connections, unless the `httpx.Client` was the caller's."""
@@ -302,6 +308,13 @@ def _read_object(response: httpx.Response) -> dict[str, Any]:
             "check that the address is an SGLang server"
         )
     return data
+
+
+def _body_of(request: RenderedPrompt | DepPrompt | Mapping[str, Any]) -> Mapping[str, Any]:
+    """The body of a question about a prompt."""
+    if isinstance(request, RenderedPrompt):
+        return {"messages": request.messages, **request.extra_body}
+    return _generate_body(request) if isinstance(request, DepPrompt) else request
 
 
 def _generate_body(prompt: DepPrompt | str | Sequence[int]) -> dict[str, Any]:

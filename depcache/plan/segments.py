@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from depcache.cache.node import to_key
+from depcache.cache.node import TOKEN_BYTES, to_key
 from depcache.prompt.forest import Forest
 from depcache.prompt.layout import Layout, segment_positions, token_positions
 
@@ -87,3 +87,12 @@ class SegmentTable:
     @property
     def num_segments(self) -> int:
         return len(self.starts)
+
+    def path(self, segment: int) -> bytes:
+        """Raw int32 tokens from the root of the namespace to the end of a segment."""
+        parts: list[bytes] = []
+        while segment >= 0:
+            start, stop = self.starts[segment], self.stops[segment]
+            parts.append(self.key[start * TOKEN_BYTES : stop * TOKEN_BYTES])
+            segment = self.parents[segment]
+        return b"".join(reversed(parts))

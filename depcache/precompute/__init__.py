@@ -7,22 +7,30 @@
         print(plan.estimate)
         print(job.run(plan))
 
-`plan` changes nothing; `run` goes on where a run before it stopped.
+`plan` changes nothing; `run` goes on where a run before it stopped. `invalidate` is for after a
+change of the graph:
+
+    change = store.upsert(triples)
+    invalidate(store, client, change.entities, state="precompute.jsonl")
 """
 
 from depcache.precompute.entities import select_entities
 from depcache.precompute.estimate import Estimate, Tier
+from depcache.precompute.invalidation import Invalidation, find_trees, invalidate
 from depcache.precompute.job import Plan, Precomputer
 from depcache.precompute.report import Progress, Report
 from depcache.precompute.settings import Settings
 
 __all__ = [
     "Estimate",
+    "Invalidation",
     "Plan",
     "Precomputer",
     "Progress",
     "Report",
     "Settings",
     "Tier",
+    "find_trees",
+    "invalidate",
     "select_entities",
 ]

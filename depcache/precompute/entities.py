@@ -27,13 +27,14 @@ def select_entities(store: GraphStore, wanted: str = DEFAULT_ENTITIES) -> list[s
     if kind == "top" and rest.isdecimal() and rest.isascii() and int(rest) > 0:
         return store.names_by_degree(int(rest))
     if kind == "file" and colon and rest:
-        return _read_names(Path(rest))
+        return read_names(Path(rest))
     raise ConfigError(
         f"{shorten(wanted)} is no choice of entities: use top:N (from 1), all, or file:PATH"
     )
 
 
-def _read_names(path: Path) -> list[str]:
+def read_names(path: Path) -> list[str]:
+    """Those of a file, one a line, each once and in its order; PromptError if it is not read."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:

@@ -7,12 +7,13 @@ nothing of the file holds. Then there is a line per entity:
     {"entity": name, "choice": digest, "paths": digest}
 
 `choice` stands for the graph and the bounds of the expansion. While it is the same the entity is
-done, without a look at the graph; if not, it still is when its paths have the same digest.
+done, without a look at the graph; if not, it still is when its paths have the same digest. A line
+of its name alone says that it is not done any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -49,10 +50,7 @@ class ProgressFile:
         if not rows:
             self._refuse_other_files()
             return
-        if rows[0].get(_MARK) != _VERSION:
-            raise ConfigError(
-                f"{str(path)!r} is no state of a precomputation: name another file, or remove it"
-            )
+        _require_header(rows, path)
         before = rows[0].get("made_for") or {}
         changed = [
             name
@@ -62,7 +60,7 @@ class ProgressFile:
         if changed:
             self.forget(f"{', '.join(changed)} not the same as before")
             return
-        self._rows = {row["entity"]: row for row in rows[1:] if isinstance(row.get("entity"), str)}
+        self._rows = _read_done(rows)
 
     def forget(self, why: str) -> None:
         """Count nothing as done; `begin` will empty the file."""
@@ -112,6 +110,40 @@ class ProgressFile:
                 f"{str(self._file.path)!r} is no state of a precomputation: name another file, "
                 "or remove it"
             )
+
+
+def count_done(path: str | FilePath, entities: Collection[str]) -> int:
+    """How many of `entities` are done in a state file, for whatever settings and server.
+
+    Raises ConfigError when there is no such file, or it is something else.
+    """
+    rows = StateFile(path).read()
+    _require_header(rows, path)
+    return len(_read_done(rows).keys() & set(entities))
+
+
+def forget_entities(path: str | FilePath, entities: Iterable[str]) -> None:
+    """Let `entities` be computed again by the next run; errors as `count_done`."""
+    file = StateFile(path)
+    rows = file.read()
+    _require_header(rows, path)
+    done = _read_done(rows)
+    for entity in entities:
+        if entity in done:
+            file.append({"entity": entity})
+
+
+def _require_header(rows: Sequence[Mapping[str, Any]], path: str | FilePath | None) -> None:
+    if not rows or rows[0].get(_MARK) != _VERSION:
+        raise ConfigError(
+            f"{str(path)!r} is no state of a precomputation: name another file, or remove it"
+        )
+
+
+def _read_done(rows: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The last line of each entity that is done."""
+    last = {row["entity"]: row for row in rows if isinstance(row.get("entity"), str)}
+    return {entity: row for entity, row in last.items() if "paths" in row}
 
 
 def _digest_of_paths(paths: Sequence[Path]) -> str:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from depcache.errors import PromptError
 from depcache.graph import Change, Edge, GraphStore
 from depcache.graph.base import rank_of
+from depcache.graph.expansion import expand
 from tests.contracts.conftest import StoreMaker
 from tests.helpers.graphs import ODD_NAMES, SMALL, edges_ref
 
@@ -65,6 +66,38 @@ def test_affected_entities_are_those_within_reach_of_the_change(store: GraphStor
     for hops in (1, 2, 3):
         expected = set(nx.single_source_shortest_path_length(undirected, triples[0][0], hops - 1))
         assert store.find_affected([triples[0][0]], hops) == expected
+
+
+few_triples = st.lists(
+    st.tuples(*[st.sampled_from("abcdefgh"), st.sampled_from("rs"), st.sampled_from("abcdefgh")])
+    .filter(lambda triple: triple[0] != triple[2])
+    .map(tuple),
+    max_size=9,
+)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(kept=few_triples, added=few_triples, removed=few_triples, num_hops=st.integers(1, 3))
+def test_the_trees_that_a_change_is_in_are_the_same_seen_before_and_after(
+    make_store: StoreMaker, kept: list, added: list, removed: list, num_hops: int
+) -> None:
+    store = make_store()
+    store.upsert([*kept, *removed])
+
+    def trees() -> dict[str, set]:
+        found = expand(store, store.names(), num_hops)
+        return {name: set(tree.paths) for name, tree in found.items()}
+
+    before, old = trees(), set(store.triples())
+    new = (old | set(added)) - set(removed)
+    ends = {name for head, _, tail in old ^ new for name in (head, tail)}
+    expected = store.find_affected(ends, num_hops)
+    gone, came = store.remove(sorted(old - new)), store.upsert(sorted(new - old))
+    assert gone.entities | came.entities == ends
+    assert store.find_affected(ends, num_hops) == expected
+    after = trees()
+    names = before.keys() | after.keys()
+    assert expected == {name for name in names if before.get(name) != after.get(name)}
 
 
 def test_removed_triples_are_gone_and_lonely_entities_too(store: GraphStore) -> None:

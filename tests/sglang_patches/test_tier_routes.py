@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from depcache.client import Client
+from depcache.prompt.render import render
 from tests.helpers.server import start_server
 from tests.sglang_patches.conftest import ADMIN_KEY, Served
 
@@ -134,6 +136,37 @@ def test_invalidation_takes_the_trees_of_an_entity_and_no_others(
     assert ask(tiered, about(changed), layout=layout)["missed"] == gone["tokens"]["device"]
     nothing = order(tiered, "/depcache/invalidate", body(tiered, [[entity()]]))
     assert nothing["tokens"] == {"device": 0, "host": 0, "disk": 0}
+
+
+def test_an_entity_is_not_another_whose_name_begins_alike(tiered: Served) -> None:
+    name = entity()
+    longer = [f"{name}{end}" for end in ("5", " junior", "-2")]
+    client = Client(http_client=tiered.client, base_url=str(tiered.client.base_url))
+
+    def missed(asked: str) -> int:
+        report = client.ask(about(asked), "Who?", system="Hm.", max_tokens=1).depcache
+        assert report is not None
+        return report.missed
+
+    def invalidate(*names: str) -> dict[str, int]:
+        body = render([(one,) for one in names], "-", system="Hm.")
+        messages = {"messages": body.messages, **body.extra_body}
+        return order(tiered, "/depcache/invalidate", messages)["tokens"]
+
+    for one in (name, *longer):
+        missed(one)
+    persist(tiered)
+    before = tiers(tiered)["device"]["tokens"]
+    gone = invalidate(name)
+    assert gone["device"] == gone["disk"] > 0
+    assert missed(longer[0]) == missed(longer[1]) == missed(longer[2]) == 0
+    assert missed(name) == gone["device"]
+    # Together none hides another, and of the names nothing is left.
+    invalidate(name, *longer)
+    assert tiers(tiered)["device"]["tokens"] < before - 3 * gone["device"]
+    assert invalidate(name, *longer) == {"device": 0, "host": 0, "disk": 0}
+    for one in (*longer, name):
+        assert missed(one) > 0
 
 
 def test_invalidation_is_of_all_tenants_or_of_one(tiered: Served) -> None:

@@ -51,3 +51,9 @@ def test_the_system_is_the_first_segment_and_the_parent_of_every_tree() -> None:
 def test_without_a_system_every_tree_is_a_root() -> None:
     table = make_table(TreePrompt([], [([3], [([4], [])]), ([5], [])], [6]))
     assert (table.num_segments, table.parents) == (3, [-1, 0, -1])
+
+
+def test_the_path_of_a_segment_is_all_tokens_from_the_first_to_its_last() -> None:
+    table = make_table(TreePrompt([1, 2], [([3], [([4], [])]), ([5], [])], [6]))
+    paths = [to_tokens(table.path(segment)).tolist() for segment in range(4)]
+    assert paths == [[1, 2], [1, 2, 3], [1, 2, 3, 4], [1, 2, 5]]

@@ -23,16 +23,20 @@ class FakeCache:
     """What a server holds and was asked.
 
     sent         the paths of every chat that was answered, in order
-    on_chat      called with the paths before they are computed; may raise, or give an answer
+    invalidated  the same of every request to invalidate
+    on_chat      called with the paths before they are computed; may raise, or give an answer;
+                 on_invalidate likewise
     disk_tokens  of the disk tier; None where there is none
     """
 
     def __init__(self, capacity_tokens: int = 10_000) -> None:
         self.cached: set[Path] = set()
         self.sent: list[list[Path]] = []
+        self.invalidated: list[list[Path]] = []
         self.bodies: list[dict[str, Any]] = []
         self.asked: list[str] = []
         self.on_chat: Callable[[list[Path]], httpx.Response | None] = lambda paths: None
+        self.on_invalidate: Callable[[list[Path]], httpx.Response | None] = lambda paths: None
         self.model = "model-a"
         self.capacity_tokens = capacity_tokens
         self.disk_tokens: int | None = None
@@ -69,10 +73,13 @@ class FakeCache:
             waiting = len(self.cached) - self.disk_tokens
             self.disk_tokens = len(self.cached)
             return httpx.Response(200, json={"tokens": waiting})
-        if route not in ("/depcache/explain", "/v1/chat/completions"):
+        routes = ("/depcache/explain", "/depcache/invalidate", "/v1/chat/completions")
+        if route not in routes:
             return httpx.Response(404, json={"detail": "Not Found"})
         body = json.loads(request.content)
         paths = read_paths_of(body)
+        if route == "/depcache/invalidate":
+            return self._invalidate(paths, body)
         is_chat = route == "/v1/chat/completions"
         if is_chat:
             assert body["max_tokens"] == 1
@@ -86,6 +93,15 @@ class FakeCache:
         self.bodies.append(body)
         choice = {"index": 0, "message": {"content": "-"}, "finish_reason": "length"}
         return httpx.Response(200, json={"choices": [choice], "metadata": {"depcache": report}})
+
+    def _invalidate(self, paths: list[Path], body: dict[str, Any]) -> httpx.Response:
+        if (response := self.on_invalidate(paths)) is not None:
+            return response
+        self.invalidated.append(paths)
+        self.bodies.append(body)
+        gone = {path for path in self.cached if any(path[: len(p)] == p for p in paths)}
+        self.cached -= gone
+        return httpx.Response(200, json={"tokens": {"device": len(gone)}, "in_use": 0})
 
     def _report(self, paths: list[Path]) -> dict[str, Any]:
         wanted = beginnings(paths)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`depcache invalidate`: after a change of a graph, give up the trees that can hold the change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from depcache.cli.ask import AsJson, Graph, Hops, Server
+from depcache.cli.output import make_console, make_progress, print_json
+from depcache.cli.precompute import (
+    Messages,
+    System,
+    SystemFile,
+    TemplateName,
+    read_messages,
+    read_system,
+)
+from depcache.client.client import DEFAULT_URL, Client
+from depcache.errors import PromptError
+from depcache.graph.stores import DEFAULT_URL as DEFAULT_GRAPH
+from depcache.graph.stores import open_store
+
+if TYPE_CHECKING:
+    from depcache.precompute import Invalidation
+
+MAX_SHOWN = 20
+
+
+def invalidate(
+    graph: Graph = DEFAULT_GRAPH,
+    entity: Annotated[
+        list[str] | None,
+        typer.Option(help="End of an edge that is new or gone; may be given several times."),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(help="The same, one a line, as `graph load --changed` writes them."),
+    ] = None,
+    server: Server = DEFAULT_URL,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="DEPCACHE_API_KEY", help="The server's admin key, or else its key."),
+    ] = None,
+    hops: Hops = 2,
+    system: System = None,
+    system_file: SystemFile = None,
+    messages: Messages = None,
+    template: TemplateName = "path",
+    salt: Annotated[
+        str | None, typer.Option(help="Only of the tenant with this `cache_salt`, not of all.")
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="State of `precompute`, to compute these entities again.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say which entities are affected.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give up the trees that a change of the graph can be in, and no others, in every tier.
+
+    Name both ends of each edge that is new or gone; the graph may be as before or as after. All
+    position layouts are meant. What stands before the facts must be what `precompute` and your
+    requests say.
+
+    It is for room, not for truth: KV is found by the tokens of its path, so a new fact is never
+    answered from the KV of an old one.
+    """
+    from depcache.precompute import Settings, find_trees
+    from depcache.precompute import invalidate as invalidate_trees
+    from depcache.precompute.entities import read_names
+
+    names = list(entity or ())
+    if file is not None:
+        names += read_names(file)
+    if not names and file is None:
+        raise PromptError("nothing to invalidate: name entities with --entity or --file")
+    settings = Settings(
+        num_hops=hops,
+        pruner="none",
+        system=read_system(system, system_file),
+        template=template,
+        messages=None if messages is None else read_messages(messages),
+        fields={} if salt is None else {"cache_salt": salt},
+    )
+    with open_store(graph) as store:
+        if dry_run:
+            found = find_trees(store, names, hops, state=state)
+        else:
+            with Client(server, api_key) as client, make_progress() as progress:
+                task = progress.add_task("entities", total=None)
+                found = invalidate_trees(
+                    store,
+                    client,
+                    names,
+                    settings,
+                    state=state,
+                    on_progress=lambda now: progress.update(
+                        task, total=len(now.entities), completed=now.num_done + now.num_refused
+                    ),
+                )
+        url = store.url
+    if as_json:
+        print_json({**found.to_json(), "dry_run": dry_run, "graph": url})
+    else:
+        _show(found, dry_run)
+
+
+def _show(found: Invalidation, dry_run: bool) -> None:
+    console = make_console()
+    num = len(found.entities)
+    verb = "are" if dry_run else "were"
+    if dry_run:
+        for name in found.entities[:MAX_SHOWN]:
+            console.print(name, markup=False)
+        if num > MAX_SHOWN:
+            console.print(f"and {num - MAX_SHOWN:,} more, all of them with --json", style="dim")
+        console.print(f"{num:,} entities are affected")
+    else:
+        tiers = ", ".join(f"{tokens:,} on {tier}" for tier, tokens in found.tokens.items())
+        given_up = tiers.replace("on host", "in host memory") or "none"
+        console.print(f"{num:,} entities are affected; tokens given up: {given_up}")
+    if found.num_gone:
+        console.print(f"{found.num_gone:,} that were named {verb} not in the graph")
+    if found.num_forgotten is not None:
+        will = "would be" if dry_run else "will be"
+        console.print(f"{found.num_forgotten:,} {will} computed again by precompute")
+    if found.in_use:
+        console.print(
+            f"{found.in_use:,} tokens stay, in use by requests: ask again", style="yellow"
+        )
+    for problem in found.problems[:5]:
+        console.print(f"left out: {problem}", style="yellow", markup=False)

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""After a change of the graph: which trees can hold it, and giving up just those.
+
+KV is found by the tokens of its path. So what a changed graph says is never answered from KV of
+what it said before, invalidated or not; invalidation gives back the room that nobody will use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import Any
+
+from depcache.client.client import Client
+from depcache.errors import PromptError, ServerError
+from depcache.graph.base import GraphStore, check_text
+from depcache.precompute.pieces import Piece, fill_requests, make_pieces, paths_of
+from depcache.precompute.progress_file import count_done, forget_entities
+from depcache.precompute.report import MAX_KEPT_PROBLEMS
+from depcache.precompute.settings import Settings
+from depcache.prompt.template import get_template
+
+REQUEST_CHARS = 10_000
+"""Names of one request, in characters: some hundred entities. The server answers it in one go."""
+
+
+@dataclass(slots=True)
+class Invalidation:
+    """What a change comes to, and what became of it.
+
+    entities      whose trees can hold the change, sorted
+    num_gone      of those that were named, those that the graph does not have (any more)
+    tokens        that were given up, by tier
+    in_use        tokens that stay because a running request reads them: ask again
+    num_done      entities that the server was asked about
+    num_refused   entities whose names make no prompt; `problems` are sentences about the first
+    num_forgotten entities of the state that are to be computed again; None without a state
+    """
+
+    entities: tuple[str, ...]
+    num_gone: int
+    tokens: dict[str, int] = field(default_factory=dict)
+    in_use: int = 0
+    num_done: int = 0
+    num_refused: int = 0
+    problems: list[str] = field(default_factory=list)
+    num_forgotten: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "affected": len(self.entities),
+            "entities": list(self.entities),
+            "gone": self.num_gone,
+            "tokens": self.tokens,
+            "in_use": self.in_use,
+            "refused": self.num_refused,
+            "problems": self.problems,
+            "forgotten": self.num_forgotten,
+        }
+
+
+def find_trees(
+    store: GraphStore,
+    entities: Iterable[str],
+    num_hops: int,
+    *,
+    state: str | FilePath | None = None,
+) -> Invalidation:
+    """The trees that a change can be in. Changes nothing; arguments as for `invalidate`."""
+    named = set(entities)
+    for name in named:
+        check_text(name, "the list of entities")
+    affected = store.find_affected(named, num_hops)
+    return Invalidation(
+        entities=tuple(sorted(affected)),
+        num_gone=len(named) - len(store.neighbours(named, 1)),
+        num_forgotten=None if state is None else count_done(state, affected),
+    )
+
+
+def invalidate(
+    store: GraphStore,
+    client: Client,
+    entities: Iterable[str],
+    settings: Settings | None = None,
+    *,
+    state: str | FilePath | None = None,
+    on_progress: Callable[[Invalidation], None] | None = None,
+) -> Invalidation:
+    """Have the server give up the trees that a change of the graph can be in, in every tier.
+
+    store     the graph, before the change or after it: the trees are the same
+    entities  both ends of every edge that is new or gone: `Change.entities`
+    settings  those of the requests and of the precomputation. Only `num_hops`, `system` or
+              `messages`, `template` and `fields` count: all position layouts are meant, and all
+              tenants, unless the fields hold a `cache_salt`
+    state     of a precomputation, in which these entities are to be computed again
+
+    Raises PromptError for entities that are no names, ServerError when the server fails (what is
+    done is done, and the same call goes on), ConfigError when the state is none.
+    """
+    settings = settings or Settings(pruner="none")
+    found = find_trees(store, entities, settings.num_hops, state=state)
+    if state is not None:
+        # First, so that whatever happens next nothing counts as done that is not there.
+        forget_entities(state, found.entities)
+    template = get_template(settings.template)
+    pieces = (
+        piece
+        for entity in found.entities
+        for piece in make_pieces(entity, [(entity,)], template, REQUEST_CHARS)
+    )
+    for batch in fill_requests(pieces, REQUEST_CHARS):
+        try:
+            _invalidate(client, settings, batch, found)
+        except ServerError as error:
+            stopped = ServerError(
+                f"{error}; {found.num_done:,} of {len(found.entities):,} entities are done, ask "
+                "for all of them again"
+            )
+            stopped.status = error.status
+            raise stopped from error
+        if on_progress is not None:
+            on_progress(found)
+    return found
+
+
+def _invalidate(
+    client: Client, settings: Settings, batch: list[Piece], found: Invalidation
+) -> None:
+    """One request; in halves where the server refuses a name in it."""
+    try:
+        answer = client.invalidate(settings.make_request(paths_of(batch)))
+    except PromptError as error:
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            _invalidate(client, settings, batch[:middle], found)
+            _invalidate(client, settings, batch[middle:], found)
+            return
+        found.num_refused += 1
+        if len(found.problems) < MAX_KEPT_PROBLEMS:
+            found.problems.append(f"{batch[0].entity}: {error}")
+        return
+    found.num_done += len(batch)
+    found.in_use += answer["in_use"]
+    for tier, num_tokens in answer["tokens"].items():
+        found.tokens[tier] = found.tokens.get(tier, 0) + num_tokens
