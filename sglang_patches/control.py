@@ -41,14 +41,23 @@ def answer(scheduler: Any, rid: str | None) -> dict[str, Any]:
 
 
 def _explain(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
-    """What the plan for a prompt would be now. Counts no hit and locks nothing."""
+    """What the plan for a prompt would be now. Counts no hit and locks nothing.
+
+    `on_disk` are those of the missed that a request could have brought from disk while it waits.
+    """
     table, root = _table_and_root(cache, question)
     plan = plan_request(cache.tree, root, table)
+    num_on_disk = 0
+    if cache.disk is not None and not cache.disk.is_off:
+        found = match_segments(cache.tree, root, table)
+        num_found = sum(n.num_tokens for n in (*found.nodes, *found.in_host, *found.on_disk))
+        num_on_disk = num_found - plan.num_hits
     return {
         "shared": plan.num_shared,
         "shifted": plan.num_shifted,
         "loaded": plan.num_loaded,
         "missed": plan.num_missed,
+        "on_disk": num_on_disk,
         "matched_by_segment": plan.matched,
     }
 

@@ -152,8 +152,8 @@ def _print_explanation(answer: dict[str, Any]) -> None:
     if answer.get("table"):
         console.print(table, soft_wrap=False)
     counts = ("prompt_tokens", "context_tokens", "trees", "segments")
-    reuse = ("shared", "shifted", "loaded", "missed", "plain")
+    reuse = ("shared", "shifted", "loaded", "missed", "on_disk", "plain")
     for names in (counts, reuse):
-        console.print(", ".join(f"{name} {answer.get(name)}" for name in names))
+        console.print(", ".join(f"{name} {answer[name]}" for name in names if name in answer))
     if answer.get("fallback_reason"):
         console.print(f"served as a plain prompt: {answer['fallback_reason']}", markup=False)

@@ -198,10 +198,12 @@ class Precomputer:
         if table:
             self._system_len = table[0]["start"]
         context_len = answer["context_tokens"] - self._system_len
+        # What a request would bring from disk is no less held than what is in memory.
+        missed = answer["missed"] - answer.get("on_disk", 0)
         return Sample(
             num_chars=sum(piece.num_chars for piece in batch),
             num_tokens=context_len,
-            num_cached=max(0, min(context_len, context_len - answer["missed"])),
+            num_cached=max(0, min(context_len, context_len - missed)),
         )
 
     def _find_all(self, entities: Sequence[str]) -> dict[str, list[Path]]:

@@ -27,6 +27,7 @@ class FakeCache:
     on_chat      called with the paths before they are computed; may raise, or give an answer;
                  on_invalidate likewise
     disk_tokens  of the disk tier; None where there is none
+    on_disk      path beginnings that the disk tier alone has; a chat about them loads them
     """
 
     def __init__(self, capacity_tokens: int = 10_000) -> None:
@@ -40,6 +41,7 @@ class FakeCache:
         self.model = "model-a"
         self.capacity_tokens = capacity_tokens
         self.disk_tokens: int | None = None
+        self.on_disk: set[Path] = set()
         self.can_persist = True
         self._lock = Lock()
 
@@ -107,12 +109,15 @@ class FakeCache:
         wanted = beginnings(paths)
         system = 0 if () in self.cached else SYSTEM_LEN
         missed = len(wanted - self.cached) + system
+        on_disk = len(wanted & self.on_disk - self.cached)
+        on_disk += system if () in self.on_disk else 0
         context_len = len(wanted) + SYSTEM_LEN
         return {
             "prompt_tokens": context_len + 3,
             "context_tokens": context_len,
             "shared": context_len - missed,
             "missed": missed,
+            "on_disk": on_disk,
             "plain": 3,
         }
 

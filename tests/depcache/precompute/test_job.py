@@ -403,6 +403,21 @@ def test_the_disk_tier_is_asked_to_write_at_the_end(store) -> None:
     assert compute(server, store).num_persisted == len(server.cached)
 
 
+def test_what_a_restarted_server_has_on_disk_is_not_computed_again(store, tmp_path) -> None:
+    before = FakeCache()
+    before.disk_tokens = 0
+    compute(before, store, state=tmp_path / "state")
+    restarted = FakeCache()
+    restarted.disk_tokens, restarted.on_disk = len(before.cached), before.cached
+    with planned(restarted, store, tmp_path / "state") as (job, plan):
+        assert plan.pending == () and plan.notes == ()
+        assert plan.estimate.num_cached == plan.estimate.num_tokens > 0
+        assert job.run(plan).num_requests == 0
+    restarted.on_disk = set()
+    with planned(restarted, store, tmp_path / "state") as (_, plan):
+        assert "the server holds 0%" in plan.notes[0]
+
+
 def test_a_server_without_the_route_to_persist_is_no_problem(store) -> None:
     server = FakeCache()
     server.disk_tokens, server.can_persist = 0, False
