@@ -19,10 +19,8 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import platform
 import statistics
-import sys
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -37,6 +35,7 @@ from depcache.cache.policies import make_policy
 from depcache.plan import SCHEDULERS, Lookahead, SegmentTable, make_scheduler
 from depcache.plan.schedule import FCFS
 from eval.micro.match_plan import SYSTEM_LEN, fill, make_paths, make_prompt, measure
+from eval.output import write_report
 
 NAMESPACE = "benchmark"
 NUM_NODES = 100_000
@@ -60,14 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, print and write; the exit code."""
     figures = measure_costs(args.nodes, args.queue, args.repeats, args.policy)
-    text = json.dumps(figures, indent=2) + "\n"
-    if args.json is not None and str(args.json) != "-":
-        args.json.write_text(text, encoding="utf-8")
+    write_report(figures, args.json or Path("-"))
+    if args.json is not None:
         err = Console(stderr=True, highlight=False)
         for name, value in figures.items():
             err.print(f"{name}: {value}")
-    else:
-        sys.stdout.write(text)
     return 0
 
 

@@ -25,7 +25,6 @@ retrieval and is left out, by name.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import random
@@ -50,6 +49,7 @@ from depcache.graph.stores import open_store
 from depcache.prompt.nodes import TreeNode
 from depcache.prompt.prefix_tree import merge_sequences
 from depcache.prompt.tokenization import PromptTokenizer
+from eval.output import processor, write_report
 from eval.sets import DataSet, Question, SetError, load_folder
 
 NUM_QUESTIONS = 200
@@ -145,11 +145,7 @@ def run(args: argparse.Namespace) -> int:
     except SetError as error:
         print(f"eval: {error}", file=sys.stderr)
         return 2
-    text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
-    if args.json is not None and str(args.json) != "-":
-        args.json.write_text(text, encoding="utf-8")
-    else:
-        sys.stdout.write(text)
+    write_report(report, args.json or Path("-"))
     return 0
 
 
@@ -203,7 +199,7 @@ def measure(options: Options) -> dict[str, Any]:
         "num_paths": NUM_PATHS,
         "machine": {
             "python": platform.python_version(),
-            "processor": _processor(),
+            "processor": processor(),
             "cores": os.cpu_count(),
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
         },
@@ -375,12 +371,3 @@ def _load_line(load: dict[str, Any]) -> str:
         f"{load['set']:<16} {load['triples']:,} triples of {load['entities']:,} entities "
         f"loaded in {load['seconds']:.1f} s"
     )
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()

@@ -104,7 +104,7 @@ def _invalidate(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
     after = _cached_tokens(cache)
     gone = {tier: before[tier] - after[tier] for tier in before}
     if cache.disk is not None:
-        gone["disk"] += cache.disk.forget_unclaimed([table.path(leaf) for leaf in leaves], tenant)
+        gone["disk"] += cache.disk.found.forget([table.path(leaf) for leaf in leaves], tenant)
     return {"tokens": gone, "in_use": num_kept}
 
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from depcache.cache import KVTree, LowerCopies, Node
-from depcache.cache.node import TOKEN_BYTES, common_prefix_tokens, first_token
-from depcache.prompt.layout import LAYOUTS
+from sglang_patches.disk_found import FoundValues
+from sglang_patches.disk_waits import DiskWaits
 from sglang_patches.host_cache import HostCache
 from sglang_patches.tiers.bandwidth import Bandwidth
 from sglang_patches.tiers.disk import DiskTier, Finished
@@ -30,19 +30,16 @@ logger = logging.getLogger("depcache")
 WRITE_POLICIES = {"write_back": None, "write_through_selective": 2, "write_through": 1}
 """SGLang's names -> uses after which a node is written although it is still on the device."""
 
-# Of the host's slots, so many may be on their way from the device to the disk at a time, and so
-# many may be kept for requests that wait for the disk.
+# Of the host's slots, so many may be on their way from the device to the disk at a time.
 TRANSIT_SHARE = 1 / 16
-PREFETCH_SHARE = 1 / 2
 MAX_STORES = 256  # under way at a time
-# A request waits so long for the disk where nobody knows yet how long computing would take.
-UNKNOWN_WAIT_S = 2.0
 
 
 @dataclass(slots=True, eq=False)
-class _Transfer:
-    """A value on its way. `node` is the end of the run, whatever was split off its front.
+class Transfer:
+    """A value on its way.
 
+    nodes       the run, parents first: more than one where it was split since
     home        of the first token, when it began
     owns_slots  the slots are freed when it ends, because no copy in host memory has them
     held        slots of copies that were given up while a store still read them
@@ -50,7 +47,7 @@ class _Transfer:
     is_orphan   the tree was reset since
     """
 
-    node: Node
+    nodes: list[Node]
     slots: np.ndarray
     home: int
     owns_slots: bool
@@ -58,17 +55,17 @@ class _Transfer:
     is_void: bool = False
     is_orphan: bool = False
 
-
-@dataclass(slots=True, eq=False)
-class _Fetch:
-    """What one waiting request has asked from the disk. `nodes` are pinned in host memory."""
-
-    num_tokens: int
-    waits_s: float
-    open: set[int] = field(default_factory=set)
-    nodes: list[Node] = field(default_factory=list)
-    num_loaded: int = 0
-    first_asked: float | None = None
+    @property
+    def is_valid(self) -> bool:
+        """Whether all of the run is in the tree still, and means the same positions."""
+        if self.is_void:
+            return False
+        home = self.home
+        for node in self.nodes:
+            if node.parent is None or node.home != home:
+                return False
+            home += node.num_tokens
+        return True
 
 
 class DiskCache:
@@ -83,64 +80,27 @@ class DiskCache:
         write_policy: str = "write_through_selective",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.copies = LowerCopies(tree, "disk", cut=DiskRef.split)
+        self.copies = LowerCopies(tree, "disk", cut=DiskRef.split, on_split=self._note_split)
         self.tier = tier
+        self.waits = DiskWaits(host, clock)
         self.stored = self.loaded = self.recomputed = 0
         self._tree = tree
         self._host = host
         self._bandwidth = bandwidth
         self._uses_to_write = WRITE_POLICIES[write_policy]
-        self._clock = clock
-        self._digests: dict[Hashable, bytes] = {}
-        self._stores: dict[int, _Transfer] = {}
-        self._loads: dict[int, _Transfer] = {}
-        self._in_store: set[Node] = set()
-        self._in_load: dict[Node, int] = {}
+        self._digest = lru_cache(10_000)(tier.fingerprint.namespace_digest)
+        self._stores: dict[int, Transfer] = {}
+        self._loads: dict[int, Transfer] = {}
+        self._in_store: dict[Node, Transfer] = {}
+        self._in_load: dict[Node, Transfer] = {}
         self._to_write: dict[Node, None] = {}
-        self._fetches: dict[str, _Fetch] = {}
-        self._num_fetching = 0
         self._num_in_transit = 0
-        # Values that no root has asked for yet, by namespace digest.
-        self._unclaimed: dict[bytes, deque[tuple[Entry, DiskRef]]] = {}
         self._is_shut = False
-        self._claim_all()
-        tree.attach = self.attach
         host.on_kept = self.store
         host.on_release = self._hold_slots
+        self.found = FoundValues(tree, self.copies, tier, self._digest)
 
     # -- the tree's side -------------------------------------------------------------------------
-
-    def attach(self, root: Node, namespace: Hashable) -> None:
-        """Hang what an earlier process stored for this namespace below its new root."""
-        entries = self._unclaimed.pop(self._digest(namespace), None)
-        for entry, ref in sorted(entries or (), key=lambda item: item[0].num_path):
-            if not self._attach_one(root, entry, ref):
-                self.tier.delete(ref)
-
-    def forget_unclaimed(self, starts: Iterable[bytes], tenant: Hashable = None) -> int:
-        """Delete what an earlier process stored and nobody has asked for yet; its tokens.
-
-        starts  raw tokens of paths; all that begins with one of them is meant
-        tenant  whose values; None for everyone's
-        """
-        wanted = set(starts)
-        sizes = sorted({len(start) for start in wanted})
-        only = {self._digest((tenant, layout)) for layout in LAYOUTS}
-        num_tokens = 0
-        for digest in list(self._unclaimed):
-            if tenant is not None and digest not in only:
-                continue
-            kept: deque[tuple[Entry, DiskRef]] = deque()
-            for entry, ref in self._unclaimed[digest]:
-                if any(entry.path[:size] in wanted for size in sizes):
-                    self.tier.delete(ref)
-                    num_tokens += ref.num_tokens
-                else:
-                    kept.append((entry, ref))
-            self._unclaimed[digest] = kept
-            if not kept:
-                del self._unclaimed[digest]
-        return num_tokens
 
     def in_use(self) -> np.ndarray:
         """Host slots that transfers under way read or write, int64 (n,)."""
@@ -164,13 +124,13 @@ class DiskCache:
         self._in_store.clear()
         self._in_load.clear()
         self._to_write.clear()
-        self._fetches.clear()
-        self._num_fetching = self._num_in_transit = 0
-        self._unclaimed.clear()
+        self.waits.clear()
+        self._num_in_transit = 0
+        self.found.clear()
         if self._is_shut:
             return
         if keep_values:
-            self._claim_all()
+            self.found.read()
         else:
             self.tier.clear()
 
@@ -197,8 +157,8 @@ class DiskCache:
 
     @property
     def num_waiting(self) -> int:
-        """Tokens that are to be written or being written."""
-        return sum(node.num_tokens for node in (*self._to_write, *self._in_store))
+        """Tokens that are to be written or being written. O(nodes of them)."""
+        return sum(node.num_tokens for node in {**self._to_write, **self._in_store})
 
     # -- storing ---------------------------------------------------------------------------------
 
@@ -215,31 +175,26 @@ class DiskCache:
                 self._to_write[node] = None
 
     def _store(self, node: Node, slots: np.ndarray, *, owns_slots: bool) -> bool:
-        path = KVTree.path(node)
-        key = b"".join(above.key for above in reversed(path))
+        key = KVTree.path_key(node)
         entry = Entry(self._digest_of(node), key, node.num_tokens, node.home)
-        stored = [above for above in path if above.disk is not None]
+        stored = [above for above in KVTree.path(node) if above.disk is not None]
         self.copies.pin(stored)
         has_room = self._make_room(self.tier.num_bytes(entry.num_path, entry.num_own))
         self.copies.unpin(stored)
         if not has_room:
             return False
-        ticket = self.tier.store(entry, lambda rows: self._host.mover.read(slots, rows))
+        ticket = self.tier.store(entry, partial(self._host.mover.read, slots))
         if ticket is None:
             return False
-        self._stores[ticket] = _Transfer(node, slots, node.home, owns_slots)
-        self._in_store.add(node)
+        transfer = Transfer([node], slots, node.home, owns_slots)
+        self._stores[ticket] = self._in_store[node] = transfer
         if not owns_slots:
             self._host.copies.pin([node])
         return True
 
     def _make_room(self, num_bytes: int) -> bool:
         while self.tier.free_bytes < num_bytes:
-            if self._unclaimed:  # of tenants that have not come back
-                digest, entries = next(iter(self._unclaimed.items()))
-                self.tier.delete(entries.popleft()[1])
-                if not entries:
-                    del self._unclaimed[digest]
+            if self.found.delete_one():  # of tenants that have not come back
                 continue
             found = self.copies.evict_one()
             if found is None:
@@ -280,21 +235,21 @@ class DiskCache:
         for slots in [transfer.slots] if transfer.owns_slots else transfer.held:
             self._host.mover.free(slots)
         if not transfer.is_orphan:
-            self._in_store.discard(transfer.node)
+            for node in transfer.nodes:
+                del self._in_store[node]
             if transfer.owns_slots:
                 self._num_in_transit -= len(transfer.slots)
             else:
-                self._host.copies.unpin([transfer.node])
+                self._host.copies.unpin(transfer.nodes[-1:])
         if done.ref is None:
             return
-        pieces = None if transfer.is_void else _pieces(transfer, done.ref.num_tokens)
-        if pieces is None:
+        if not transfer.is_valid:
             self.tier.delete(done.ref)
             return
         rest = done.ref
-        for i, node in enumerate(pieces):
+        for node in transfer.nodes:
             ref = rest
-            if i < len(pieces) - 1:
+            if node.num_tokens < rest.num_tokens:
                 ref, rest = rest.split(node.num_tokens)
             if node.disk is None:
                 self.copies.add(node, ref)
@@ -312,88 +267,83 @@ class DiskCache:
         in_host  what a request needs besides and has in host memory already
         rid      the waiting request: all of this stays in host memory until `release`
         """
+        if rid is not None:
+            self.release(rid)
         wanted = sum(node.num_tokens for node in nodes)
         if not wanted or self.is_off:
             return 0
         if not self._bandwidth.should_load(wanted, "disk", len(nodes)):
             self.recomputed += wanted
             return 0
-        pinned = list(in_host or ())
-        host = self._host
-        if rid is not None and (
-            self._num_fetching + wanted > host.mover.num_tokens * PREFETCH_SHARE
-        ):
+        if rid is not None and not self.waits.has_room(wanted):
             return 0
-        host.copies.pin(pinned)
-        tickets, num_tokens = self._begin_loads(nodes)
-        if rid is None or not tickets:
-            host.copies.unpin(pinned)
-            return num_tokens
-        seconds = self._bandwidth.prefill_seconds(num_tokens) or UNKNOWN_WAIT_S
-        self.release(rid)
-        self._fetches[rid] = _Fetch(num_tokens, seconds, tickets, pinned)
-        self._num_fetching += num_tokens
+        pinned = list(in_host or ())
+        self._host.copies.pin(pinned)
+        transfers, num_tokens = self._begin_loads(nodes)
+        if rid is None or not transfers:
+            self._host.copies.unpin(pinned)
+        else:
+            seconds = self._bandwidth.prefill_seconds(num_tokens)
+            self.waits.begin(rid, transfers, pinned, num_tokens, seconds)
         return num_tokens
 
-    def _begin_loads(self, nodes: list[Node]) -> tuple[set[int], int]:
-        host, tickets, num_tokens = self._host, set[int](), 0
+    def _begin_loads(self, nodes: list[Node]) -> tuple[set[Transfer], int]:
+        transfers, num_tokens = set[Transfer](), 0
         self.copies.pin(nodes)  # making room in the host prunes nothing that has a copy on disk
         for node in nodes:
-            ticket = self._in_load.get(node)
-            if ticket is None and node.disk is not None and host.make_room(node.num_tokens):
-                ticket = self._load(node)
-            if ticket is None:
+            transfer = self._in_load.get(node) or self._load(node)
+            if transfer is None:
                 break  # what is below is of no use without it
-            tickets.add(ticket)
+            transfers.add(transfer)
             num_tokens += node.num_tokens
         self.copies.unpin(nodes)
-        return tickets, num_tokens
+        return transfers, num_tokens
 
-    def _load(self, node: Node) -> int | None:
+    def _load(self, node: Node) -> Transfer | None:
+        ref: DiskRef | None = node.disk
+        if ref is None:
+            return None
+        if not self.tier.has(ref):  # a part of a value that proved to be bad
+            self.copies.drop(node)
+            self._tree.prune(node)
+            return None
+        if not self._host.make_room(node.num_tokens):
+            return None
         mover = self._host.mover
         slots = mover.alloc(node.num_tokens)
         assert slots is not None
-        path = b"".join(above.key for above in reversed(KVTree.path(node)))
-
-        def write(rows: np.ndarray) -> None:
-            mover.write(slots, rows)
-
-        ticket = self.tier.load(node.disk, path, self._digest_of(node), into=write)
+        into = partial(mover.write, slots)
+        ticket = self.tier.load(ref, KVTree.path_key(node), self._digest_of(node), into=into)
         if ticket is None:
             mover.free(slots)
             return None
-        self._loads[ticket] = _Transfer(node, slots, node.home, owns_slots=True)
-        self._in_load[node] = ticket
+        transfer = Transfer([node], slots, node.home, owns_slots=True)
+        self._loads[ticket] = self._in_load[node] = transfer
         self.copies.pin([node])
-        return ticket
+        return transfer
 
     def _end_load(self, done: Finished) -> None:
         transfer = self._loads.pop(done.ticket)
         if not transfer.is_orphan:
-            del self._in_load[transfer.node]
-            self.copies.unpin([transfer.node])
-        pieces = None if transfer.is_void else _pieces(transfer, len(transfer.slots))
+            for node in transfer.nodes:
+                del self._in_load[node]
+            self.copies.unpin(transfer.nodes[-1:])
         kept: list[Node] = []
-        if pieces is None:
-            self._host.mover.free(transfer.slots)
+        if transfer.is_valid:
+            kept = self._take_in(transfer, done)
         else:
-            kept = self._take_in(pieces, transfer.slots, done)
+            self._host.mover.free(transfer.slots)
         if done.is_ok:
             self._bandwidth.observe_load("disk", len(transfer.slots), done.seconds)
-        for fetch in self._fetches.values():
-            if done.ticket in fetch.open:
-                fetch.open.discard(done.ticket)
-                fetch.num_loaded += sum(node.num_tokens for node in kept)
-                self._host.copies.pin(kept)
-                fetch.nodes += kept
+        self.waits.note_end(transfer, kept)
 
-    def _take_in(self, pieces: list[Node], slots: np.ndarray, done: Finished) -> list[Node]:
+    def _take_in(self, transfer: Transfer, done: Finished) -> list[Node]:
         """Give the nodes of a load their copies in host memory; those that got one."""
         assert done.ref is not None
         kept: list[Node] = []
         at = 0
-        for node in pieces:
-            part = slots[at : at + node.num_tokens]
+        for node in transfer.nodes:
+            part = transfer.slots[at : at + node.num_tokens]
             at += node.num_tokens
             is_same = node.disk is not None and node.disk.key == done.ref.key
             if done.is_ok and is_same and node.host is None:
@@ -411,28 +361,13 @@ class DiskCache:
 
     def is_ready(self, rid: str) -> bool:
         """Whether a request should wait no longer: all has arrived, or computing is faster."""
-        fetch = self._fetches.get(rid)
-        if fetch is None:
-            return True
-        self.poll()
-        if not fetch.open:
-            return True
-        now = self._clock()
-        if fetch.first_asked is None:
-            fetch.first_asked = now
-        return now - fetch.first_asked > fetch.waits_s
-
-    def num_loaded(self, rid: str) -> int:
-        """Tokens that were brought from disk for this request."""
-        fetch = self._fetches.get(rid)
-        return 0 if fetch is None else fetch.num_loaded
+        if self.waits.is_open(rid):
+            self.poll()
+        return self.waits.is_ready(rid)
 
     def release(self, rid: str) -> None:
         """The request runs or is gone; what it waited for may be evicted again."""
-        fetch = self._fetches.pop(rid, None)
-        if fetch is not None:
-            self._host.copies.unpin(fetch.nodes)
-            self._num_fetching -= fetch.num_tokens
+        self.waits.release(rid)
 
     # -- every pass ------------------------------------------------------------------------------
 
@@ -455,81 +390,38 @@ class DiskCache:
         return {
             "nodes": self.copies.num_nodes,
             "cached_tokens": self.copies.num_tokens,
-            "unclaimed_values": sum(map(len, self._unclaimed.values())),
+            "unclaimed_values": self.found.num_values,
             "waiting_tokens": self.num_waiting,
-            "waiting_requests": len(self._fetches),
+            "waiting_requests": len(self.waits),
             "stored_tokens": self.stored,
             "loaded_tokens": self.loaded,
             "recomputed_tokens": self.recomputed,
             "evicted_tokens": self.copies.evicted,
             **self.tier.describe(),
+            "is_off": self.is_off,
         }
 
     # -- helpers ---------------------------------------------------------------------------------
 
-    def _claim_all(self) -> None:
-        for entry, ref in self.tier.entries():
-            self._unclaimed.setdefault(entry.namespace, deque()).append((entry, ref))
-
-    def _attach_one(self, root: Node, entry: Entry, ref: DiskRef) -> bool:
-        """False when the value is of no use: nothing leads to it, or others have all of it."""
-        path, above = entry.path, len(entry.path) - entry.num_own * TOKEN_BYTES
-        node, at = root, 0
-        while at < len(path):
-            child = node.children.get(first_token(path[at : at + TOKEN_BYTES]))
-            if child is None:
-                break
-            end = at + len(child.key)
-            if path[at:end] != child.key:
-                num_common = common_prefix_tokens(child.key, path[at:])
-                child = self._tree.split(child, num_common)
-                node, at = child, at + num_common * TOKEN_BYTES
-                break
-            node, at = child, end
-        if at < above or at == len(path):
-            return False
-        if at > above:
-            known, ref = ref.split((at - above) // TOKEN_BYTES)
-            self.tier.delete(known)
-        home = entry.home + (at - above) // TOKEN_BYTES
-        self.copies.add(self._tree.grow(node, path[at:], home)[-1], ref)
-        return True
+    def _note_split(self, upper: Node, lower: Node) -> None:
+        """What is done with `lower` is done with `upper`, which was cut off its front."""
+        for on_way in (self._in_store, self._in_load):
+            transfer = on_way.get(lower)
+            if transfer is not None:
+                transfer.nodes.insert(transfer.nodes.index(lower), upper)
+                on_way[upper] = transfer
+        if lower in self._to_write:
+            self._to_write[upper] = None
 
     def _hold_slots(self, node: Node, slots: np.ndarray) -> bool:
         """Whether a store still reads these slots of a copy that was given up: then it frees
         them, and what it stores is of no use."""
-        for transfer in self._stores.values():
-            if np.isin(slots, transfer.slots).any():
-                transfer.is_void = True
-                transfer.held.append(slots)
-                return True
-        return False
+        transfer = self._in_store.get(node)
+        if transfer is None or transfer.owns_slots:
+            return False
+        transfer.is_void = True
+        transfer.held.append(slots)
+        return True
 
     def _digest_of(self, node: Node) -> bytes:
         return self._digest(self._tree.namespace(node))
-
-    def _digest(self, namespace: Hashable) -> bytes:
-        digest = self._digests.get(namespace)
-        if digest is None:
-            digest = self.tier.fingerprint.namespace_digest(namespace)
-            if len(self._digests) > 10_000:
-                self._digests.clear()
-            self._digests[namespace] = digest
-        return digest
-
-
-def _pieces(transfer: _Transfer, num_tokens: int) -> list[Node] | None:
-    """The nodes that the run of a transfer is split into by now, parents first.
-
-    None when the run is not in the tree any more, or was computed for another position.
-    """
-    pieces: list[Node] = []
-    node: Node | None = transfer.node
-    while num_tokens > 0:
-        if node is None or node.parent is None:
-            return None
-        pieces.append(node)
-        num_tokens -= node.num_tokens
-        node = node.parent
-    pieces.reverse()
-    return pieces if num_tokens == 0 and pieces[0].home == transfer.home else None

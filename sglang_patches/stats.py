@@ -10,11 +10,13 @@ from sglang_patches.tiers.host_pool import bytes_per_token
 
 
 def make_stats(cache: Any) -> dict[str, Any]:
-    """The body of GET /depcache/stats. Constant time: nothing is scanned."""
+    """The body of GET /depcache/stats. Nothing is scanned but what waits to be written."""
     tree, counters = cache.tree, cache.counters
     tiers = describe_tiers(cache)
     for name, tier in tiers.items():
         tier["age"] = cache.ages.describe(name)
+    if cache.disk is not None:
+        tiers["disk"]["waiting_tokens"] = cache.disk.num_waiting
     return {
         "eviction_policy": tree.policy.name,
         "requests": {name: counters[name] for name in counters if name.endswith("requests")},
@@ -86,7 +88,6 @@ def _describe_disk(disk: Any) -> dict[str, Any]:
         "evicted_nodes": disk.copies.evicted_nodes,
         "loaded": disk.loaded,
         "recomputed": disk.recomputed,
-        "waiting_tokens": disk.num_waiting,
         "failures": dict(disk.tier.misses),
         "dropped_nodes": dict(disk.tier.dropped),
         "is_off": disk.is_off,

@@ -26,20 +26,20 @@ from depcache.cache import EVICTION_POLICIES, KVTree, Node, make_policy
 from depcache.cache.node import slots_of
 from depcache.config import Config, load_config
 from depcache.errors import PromptError
-from depcache.plan import SegmentTable, make_scheduler, match_segments
+from depcache.plan import make_scheduler, match_segments
 from sglang_patches.dependency_requests import DependencyRequests, make_state
 from sglang_patches.disk_cache import DiskCache
 from sglang_patches.host_cache import HostCache, PendingLoad
 from sglang_patches.idle_ages import IdleAges
 from sglang_patches.metrics import NullMetrics
-from sglang_patches.plain_requests import PlainRequests, namespace_of, plain_tokens
+from sglang_patches.plain_requests import PlainRequests
 from sglang_patches.request_state import ATTRIBUTE, Handle, PendingCopy, RequestState, get_state
 from sglang_patches.slots import Slots
 from sglang_patches.tiers.bandwidth import Bandwidth
 from sglang_patches.tiers.disk import DiskTier
 from sglang_patches.tiers.host import HostTier
 from sglang_patches.tiers.host_pool import bytes_per_token
-from sglang_patches.waiting_queue import WaitingQueue
+from sglang_patches.waiting_queue import WaitingQueue, prompt_of
 
 logger = logging.getLogger("depcache")
 
@@ -285,19 +285,11 @@ class DepCacheTree(BasePrefixCache):
 
     def prefetch(self, req: Any) -> None:
         """A request enters the waiting queue: bring what it needs from disk to host memory."""
-        if self.disk is None or req.to_finish is not None:
+        prompt = None if self.disk is None else prompt_of(req, make_state)
+        if self.disk is None or prompt is None:
             return
-        try:
-            state = get_state(req) or make_state(req)
-        except PromptError:  # told to the client when it is matched
-            return
-        if state is None:
-            namespace = namespace_of(req.extra_key)
-            table = SegmentTable.of_plain_prompt(plain_tokens(req))
-        else:
-            namespace, table = state.namespace, state.table
-        root = self.tree.root(namespace)
-        found = match_segments(self.tree, root, table, allow_shift=state is not None)
+        namespace, table = prompt
+        found = match_segments(self.tree, self.tree.root(namespace), table)
         self.disk.fetch(found.on_disk, found.in_host, req.rid)
 
     def check_prefetch_progress(self, rid: str) -> bool:
@@ -306,7 +298,7 @@ class DepCacheTree(BasePrefixCache):
 
     def pop_prefetch_loaded_tokens(self, rid: str) -> int:
         """Tokens that came from disk for a request."""
-        return 0 if self.disk is None else self.disk.num_loaded(rid)
+        return 0 if self.disk is None else self.disk.waits.num_loaded(rid)
 
     def release_aborted_request(self, rid: str) -> None:
         """A waiting request is gone."""

@@ -17,18 +17,36 @@ from depcache.plan import Lookahead, Scheduler, SegmentTable
 from sglang_patches.plain_requests import namespace_of, plain_tokens
 from sglang_patches.request_state import RequestState, get_state
 
+MakeState = Callable[[Any], RequestState | None]
+
+
+def prompt_of(req: Any, make_state: MakeState) -> tuple[Hashable, SegmentTable] | None:
+    """Namespace and segments of what a waiting request needs; None when it will not run.
+
+    make_state  prepares a request that was never matched; None for a plain one
+    """
+    if req.to_finish is not None:
+        return None
+    try:
+        state = get_state(req) or make_state(req)
+    except PromptError:  # told to the client when it is matched
+        return None
+    if state is not None:
+        return state.namespace, state.table
+    return namespace_of(req.extra_key), SegmentTable.of_plain_prompt(plain_tokens(req))
+
 
 class WaitingQueue:
     """Follows the queue of one scheduler.
 
-    make_state  prepares a request that was never matched; None for a plain one
+    make_state  as in `prompt_of`
     scheduler   sorts the queue; None leaves SGLang's order
     """
 
     def __init__(
         self,
         tree: KVTree,
-        make_state: Callable[[Any], RequestState | None],
+        make_state: MakeState,
         scheduler: Scheduler | None = None,
     ) -> None:
         self._make_state = make_state
@@ -92,17 +110,10 @@ class WaitingQueue:
         self._finish(name)
 
     def _enter(self, req: Any) -> None:
-        if req.to_finish is not None:
+        prompt = prompt_of(req, self._make_state)
+        if prompt is None:
             return
-        try:
-            state = get_state(req) or self._make_state(req)
-        except PromptError:  # told to the client when it is matched
-            return
-        if state is None:
-            namespace = namespace_of(req.extra_key)
-            table = SegmentTable.of_plain_prompt(plain_tokens(req))
-        else:
-            namespace, table = state.namespace, state.table
+        namespace, table = prompt
         name = id(req)
         self._waiting[name] = req
         if self._lookahead is not None:

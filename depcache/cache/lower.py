@@ -25,18 +25,26 @@ def cut_slots(slots: Any, at: int) -> tuple[Any, Any]:
 class LowerCopies:
     """One lower tier of a tree. The caller owns what a copy stands for, and moves the KV.
 
-    tier  the attribute of `Node` that holds the copy
-    cut   the two parts of a copy when its node is split after so many tokens
+    tier      the attribute of `Node` that holds the copy
+    cut       the two parts of a copy when its node is split after so many tokens
+    on_split  called with (upper, lower) of every split, whether there is a copy or not
 
     Conservation: `num_tokens` is the number of tokens whose nodes have a copy. Copies that the
     tree gives up by itself, because their KV was computed anew at another position, collect in
     `released` until the caller takes them.
     """
 
-    def __init__(self, tree: KVTree, tier: Literal["host", "disk"], cut: Cut = cut_slots) -> None:
+    def __init__(
+        self,
+        tree: KVTree,
+        tier: Literal["host", "disk"],
+        cut: Cut = cut_slots,
+        on_split: Callable[[Node, Node], None] | None = None,
+    ) -> None:
         self.tier: Literal["host", "disk"] = tier
         self._tree = tree
         self._cut = cut
+        self._on_split = on_split
         self._victims = VictimQueue(tree.policy.priority)
         self._below: dict[Node, int] = {}  # node -> children with a copy, where there are any
         self._pins: dict[Node, int] = {}
@@ -132,6 +140,8 @@ class LowerCopies:
 
     def note_split(self, upper: Node, lower: Node) -> None:
         """`upper` was cut off the front of `lower`; both get their part of the copy, if any."""
+        if self._on_split is not None:
+            self._on_split(upper, lower)
         copy = getattr(lower, self.tier)
         if copy is None:
             return

@@ -161,8 +161,13 @@ class KVTree:
             node = node.parent
         return nodes
 
-    def walk(self, node: Node, key: bytes) -> tuple[list[Node], int]:
-        """Follow `key` down from `node` as far as it is resident.
+    @staticmethod
+    def path_key(node: Node) -> bytes:
+        """Raw key of the whole path that ends with `node`."""
+        return b"".join(above.key for above in reversed(KVTree.path(node)))
+
+    def walk(self, node: Node, key: bytes, *, only_resident: bool = True) -> tuple[list[Node], int]:
+        """Follow `key` down from `node` as far as it is resident, or as far as there are nodes.
 
         Returns the nodes passed and the number of matched tokens. A match that ends inside a
         node splits it, so the nodes cover exactly the matched tokens; nothing else changes.
@@ -171,7 +176,7 @@ class KVTree:
         at, size = 0, len(key)
         while at < size:
             child = node.children.get(first_token(key[at : at + TOKEN_BYTES]))
-            if child is None or child.slots is None:
+            if child is None or (only_resident and child.slots is None):
                 break
             end = at + len(child.key)
             if end <= size and key[at:end] == child.key:

@@ -14,7 +14,6 @@ Without --data, the folders `data/kg` and `../shared/data/kg` are tried, then a 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -29,6 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from depcache.errors import ConfigError
 from depcache.plan.schedule import FCFS, MAX_PASSED, SCHEDULERS
+from eval.output import write_report
 from eval.policy.graph import write_made_graph
 from eval.policy.matrix import (
     TOKEN_BYTES,
@@ -99,11 +99,7 @@ def run(args: argparse.Namespace) -> int:
     except (SetError, ConfigError) as error:
         print(f"eval: {error}", file=sys.stderr)
         return 2
-    text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
-    if args.json is not None and str(args.json) != "-":
-        args.json.write_text(text, encoding="utf-8")
-    elif args.json is not None:
-        sys.stdout.write(text)
+    write_report(report, args.json)
     return 0
 
 

@@ -37,6 +37,7 @@ from depcache.cli.launch import require_sglang
 from depcache.demo.model import ensure_model, is_trained
 from depcache.errors import ConfigError
 from depcache.prompt.tokenization import PromptTokenizer
+from eval.output import processor, write_report
 from eval.sets import SetError
 from eval.tiers.figures import make_movement, make_rows, make_table
 from eval.tiers.phases import measure, num_steps
@@ -83,11 +84,7 @@ def run(args: argparse.Namespace) -> int:
     except (SetError, ConfigError) as error:
         print(f"eval: {error}", file=sys.stderr)
         return 2
-    text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
-    if args.json is not None and str(args.json) != "-":
-        args.json.write_text(text, encoding="utf-8")
-    elif args.json is not None:
-        sys.stdout.write(text)
+    write_report(report, args.json)
     return 0
 
 
@@ -137,10 +134,8 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
             rows += make_rows(policy, done, about["bytes_per_token"])
             movements.append(make_movement(policy, done))
             loads.append(os.getloadavg()[0])
-    for policy in args.load_policies:
-        err.print(make_table(policy, rows))
-    for movement in movements:
-        err.print(_to_line(movement))
+            progress.print(make_table(policy, rows))
+            progress.print(_to_line(movements[-1]))
     return {
         "rows": rows,
         "movements": movements,
@@ -165,7 +160,7 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
         },
         "versions": about["versions"] | {"python": platform.python_version()},
         "machine": {
-            "processor": _processor(),
+            "processor": processor(),
             "cores": os.cpu_count(),
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
             "load_average": [round(load, 2) for load in loads],
@@ -264,16 +259,7 @@ def _to_line(movement: dict[str, Any]) -> str:
     return (
         f"{movement['load_policy']}: start {movement['start_s_empty_folder']:.1f} s with an empty "
         f"folder, {movement['start_s_warm_folder']:.1f} s with {movement['disk_values']:,} values; "
-        f"attached in {movement['attach_ms']:.1f} ms; {movement['disk_bytes'] / 1e6:.0f} MB on "
-        f"disk, written with {movement['disk_write_bytes_per_s'] / 1e6:.0f} MB/s and fetched with "
-        f"{movement['disk_read_bytes_per_s'] / 1e6:.0f} MB/s"
+        f"{movement['disk_bytes'] / 1e6:.0f} MB on disk, "
+        f"written with {movement['disk_write_bytes_per_s'] / 1e6:.0f} MB/s "
+        f"and fetched with {movement['disk_read_bytes_per_s'] / 1e6:.0f} MB/s"
     )
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()

@@ -92,7 +92,6 @@ def make_movement(policy: str, run: Run) -> Row:
         "load_policy": policy,
         "start_s_empty_folder": round(run.start_s["empty"], 2),
         "start_s_warm_folder": round(run.start_s["warm"], 2),
-        "attach_ms": round(run.attach_ms, 2),
         "disk_bytes": run.stats["persisted"]["tiers"]["disk"]["bytes"],
         "disk_values": run.stats["persisted"]["tiers"]["disk"]["nodes"],
         "disk_tokens": run.stats["persisted"]["tiers"]["disk"]["tokens"],

@@ -87,10 +87,6 @@ class TierServer(Protocol):
         """Empty every tier but the disk."""
         ...
 
-    def time_attach(self, prompt: TierPrompt, version: int) -> float:
-        """Milliseconds that hanging the values of the disk into the tree takes."""
-        ...
-
     def stats(self) -> dict[str, Any]:
         """The body of /depcache/stats."""
         ...
@@ -102,7 +98,6 @@ class Run:
 
     samples: list[Sample] = field(default_factory=list)
     start_s: dict[str, float] = field(default_factory=dict)
-    attach_ms: float = 0.0
     persisted: dict[str, Any] = field(default_factory=dict)
     prefetches: list[dict[str, Any]] = field(default_factory=list)
     stats: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -161,6 +156,5 @@ def measure(
     between()
     with start() as server:
         run.start_s["warm"] = server.start_s
-        run.attach_ms = server.time_attach(prompts[0], KEPT)
         ask_all(server, DISK, BESIDE_DISK)
     return run

@@ -98,18 +98,6 @@ class LiveServer:
     def forget(self) -> None:
         self._post("/depcache/flush?keep_disk=true")
 
-    def time_attach(self, prompt: TierPrompt, version: int) -> float:
-        # The values of a tenant are hung into the tree when it is first asked about. Another
-        # tenant's question before pays for what is first in other ways.
-        rendered = prompt.render(version)
-        body = {"messages": rendered.messages, **rendered.extra_body}
-        times: list[float] = []
-        for salt in ("other", None, None, None, None):
-            started = time.perf_counter()
-            self._client.explain(body if salt is None else {**body, "cache_salt": salt})
-            times.append((time.perf_counter() - started) * 1e3)
-        return max(0.0, times[1] - min(times[2:]))
-
     def stats(self) -> dict[str, Any]:
         return self._client.stats()
 

@@ -225,6 +225,10 @@ class DiskTier:
         self.dropped[reason] += 1
         return None
 
+    def has(self, ref: DiskRef) -> bool:
+        """Whether the value is in the storage, as far as is known without reading it."""
+        return ref.key in self._values
+
     def load(
         self,
         ref: DiskRef,

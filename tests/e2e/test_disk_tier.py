@@ -116,7 +116,7 @@ def values_in(folder: Path) -> list[Path]:
 
 
 def test_after_a_restart_prompts_are_loaded_from_disk_and_not_computed(
-    start: Start, folder: Path, asked: Asked
+    start: Start, folder: Path, asked: Asked, model_path: Callable[[str], Any]
 ) -> None:
     with start(folder) as served:
         other = report_of(served.ask(asked.salted, extra_key="b"))
@@ -135,6 +135,16 @@ def test_after_a_restart_prompts_are_loaded_from_disk_and_not_computed(
         served.engine.flush()
         assert disk_of(served)["used_bytes"] == 0
         assert report_of(served.ask(asked.tree))["loaded"] == 0
+
+        # New weights, here the same ones, which nobody can know: what is on disk is not theirs.
+        wait_until_stored(served)
+        served.engine.load_weights(model_path(MODEL))
+        report = report_of(served.ask(asked.tree))
+        assert report["missed"] == report["context_tokens"]
+        disk = disk_of(served)
+        assert disk["is_off"]
+        assert disk["cached_tokens"] == 0
+        assert disk["values"] > 0  # for a server with the weights of before
 
 
 def test_damaged_values_are_computed_again(start: Start, folder: Path, asked: Asked) -> None:

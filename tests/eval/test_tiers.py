@@ -77,10 +77,6 @@ class FakeServer:
         self.device.clear()
         self.host.clear()
 
-    def time_attach(self, prompt: TierPrompt, version: int) -> float:
-        assert not self.device
-        return 3.0
-
     def stats(self) -> dict[str, Any]:
         counters = dict.fromkeys(("inserted", "loaded", "recomputed"), 0)
         disk = {"bytes": 5000, "nodes": 9, "tokens": 500, "failures": {}, "dropped_nodes": {}}
@@ -167,7 +163,6 @@ def test_movement_adds_up_what_was_fetched() -> None:
     assert movement["disk_write_bytes_per_s"] == 10_000
     assert movement["disk_read_bytes_per_s"] == round(2 * (99 + 199) * BYTES_PER_TOKEN / 0.016)
     assert movement["fetch_ms"] == {"100": 4.0, "200": 4.0}
-    assert movement["attach_ms"] == 3.0
     assert json.dumps(movement)
 
 

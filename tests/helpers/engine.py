@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tests.helpers.forked import end_processes, forked_processes
 from tests.helpers.prompts import TreePrompt
 
 TOP_LOGPROBS = 5
@@ -52,7 +53,6 @@ def start_engine(
     arguments    SGLang server arguments; `radix_cache_backend=None` is the stock cache
     """
     import sglang
-    from sglang.srt.utils import kill_process_tree
 
     arguments = {
         "radix_cache_backend": "depcache",
@@ -60,11 +60,11 @@ def start_engine(
         **_ARGUMENTS,
         **arguments,
     }
-    with _variables({**_ENVIRONMENT, **(environment or {})}):
+    with _variables({**_ENVIRONMENT, **(environment or {})}), forked_processes():
         try:
             engine = sglang.Engine(model_path=str(model), **arguments)
         except EngineDiedError:
-            kill_process_tree(os.getpid(), include_parent=False)
+            end_processes()
             raise
         try:
             yield RunningEngine(engine)
@@ -183,6 +183,15 @@ class RunningEngine:
         while not self.run(self.engine.tokenizer_manager.flush_cache()).success:
             assert time.monotonic() < deadline, "the engine did not come to rest"
             time.sleep(0.02)
+
+    def load_weights(self, folder: Path) -> None:
+        """Replace the model's weights by those in `folder`, while the engine runs."""
+        from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqInput
+
+        request = UpdateWeightFromDiskReqInput(model_path=str(folder))
+        manager = self.engine.tokenizer_manager
+        success, message, *_ = self.run(manager.update_weights_from_disk(request, None))
+        assert success, message
 
     def cache_state(self) -> dict[str, Any]:
         """Sizes and counters of the cache, as the status route shows them."""

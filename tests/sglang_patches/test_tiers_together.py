@@ -136,12 +136,12 @@ class World:
         position = self.rng.choice([0, 5]) if moves else 0
         rid = str(self.rng.random())
         table = SegmentTable.of_plain_prompt(np.array(tokens), position)
-        root = self.tree.root(namespace)
-        found = match_segments(self.tree, root, table, allow_shift=moves)
+        found = match_segments(self.tree, self.tree.root(namespace), table, allow_shift=moves)
         self.disk.fetch(found.on_disk, found.in_host, rid)
         for _ in range(self.rng.randint(0, 3)):
             self.wait()
             self.disk.is_ready(rid)
+        root = self.tree.root(namespace)  # a root goes with its last child, so it is asked anew
         found = match_segments(self.tree, root, table, allow_shift=moves, lowest="host")
         self.tree.lock(found.nodes)
         loaded: list[Node] = []
@@ -156,15 +156,14 @@ class World:
         load = self.host.take_loads()
         if load is not None:
             load.run()
-        path, num_found = self.tree.walk(root, to_key(np.array(tokens)))
+        path, num_found = self.tree.walk(self.tree.root(namespace), to_key(np.array(tokens)))
         self.tree.lock(path)
         rest = tokens[num_found:]
         own = self.alloc(len(rest)) if rest else None
         if own is not None and (not moves or all(n.home >= position for n in path)):
             self.compute(namespace, tokens, own, position + num_found)
-            done = self.tree.insert(
-                path[-1] if path else root, to_key(np.array(rest)), own, position + num_found
-            )
+            above = path[-1] if path else self.tree.root(namespace)
+            done = self.tree.insert(above, to_key(np.array(rest)), own, position + num_found)
             assert done.num_added == len(own)
             path.append(done.node)
             self.tree.lock([done.node])
@@ -425,4 +424,105 @@ def test_values_that_overlap_are_hung_below_each_other(tmp_path: Path) -> None:
     world.check()  # every row is the right one
     assert world.host.copies.num_tokens == 5
     assert world.disk.tier.num_values == 4
+    world.disk.tier.close(5)
+
+
+def to_disk(world: World, tokens: list[int], home: int = 0) -> Node:
+    """Cache `tokens` and bring them through every tier, until the disk alone has them."""
+    node = cache(world, tokens, home)
+    for slots in world.tree.evict(len(tokens)):
+        world.free |= set(slots.tolist())
+    world.check_at_rest()
+    world.host.make_room(HOST_TOKENS)
+    assert node.slots is None and node.host is None and node.disk is not None
+    return node
+
+
+@pytest.mark.parametrize("is_front", [True, False])
+def test_a_store_that_was_split_is_thrown_away_when_a_part_is_forgotten(
+    tmp_path: Path, is_front: bool
+) -> None:
+    world = make_world(tmp_path, f"split store {is_front}")
+    world.mover.pauses_s = (0.2,)
+    node = cache(world, [1, 2, 3, 4])
+    node.waiters = {"someone": None}  # so that the nodes stay when their KV is given up
+    for slots in world.tree.evict(4):
+        world.free |= set(slots.tolist())
+    assert world.disk._stores
+    front = world.tree.split(node, 2)
+    assert front.host is not None
+    world.disk.write_all()
+    assert len(world.disk._stores) == 1  # the front is on its way already
+    world.tree.forget(front if is_front else node)
+    world.host.take_released()
+    world.check()
+    world.check_at_rest()
+    assert front.disk is None and node.disk is None
+    assert world.disk.tier.num_values == 0
+    assert (front.host is None) == is_front
+    assert world.mover.num_free == HOST_TOKENS - (0 if is_front else 2)
+    world.disk.tier.close(5)
+
+
+def test_a_load_that_was_split_gives_both_parts_their_rows(tmp_path: Path) -> None:
+    world = make_world(tmp_path, "split load")
+    node = to_disk(world, [1, 2, 3, 4])
+    world.mover.pauses_s = (0.2,)
+    assert world.disk.fetch([node]) == 4
+    front = world.tree.split(node, 3)
+    assert world.disk.fetch([front, node], rid="r") == 4
+    assert len(world.disk._loads) == 1
+    assert not world.disk.is_ready("r")
+    while not world.disk.is_ready("r"):
+        world.wait()
+    assert world.disk.waits.num_loaded("r") == 4
+    assert front.host is not None and node.host is not None
+    world.check()
+    world.disk.release("r")
+    world.check_at_rest()
+    world.disk.tier.close(5)
+
+
+def test_parts_of_a_value_that_proved_to_be_bad_are_given_up(tmp_path: Path) -> None:
+    world = make_world(tmp_path, "bad part")
+    node = to_disk(world, [1, 2, 3, 4])
+    front = world.tree.split(node, 2)
+    [file] = [path for path in (tmp_path / "values").rglob("*") if path.is_file()]
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    assert world.disk.fetch([front, node]) == 4
+    world.check_at_rest()
+    assert node.host is None and node.disk is None and node.parent is None
+    assert world.disk.fetch([front]) == 0
+    assert front.disk is None and front.parent is None
+    assert world.disk.copies.num_nodes == 0
+    world.check()
+    world.disk.tier.close(5)
+
+
+def test_a_tier_that_was_turned_off_is_left_alone(tmp_path: Path) -> None:
+    world = make_world(tmp_path, "turned off")
+    node = to_disk(world, [1, 2, 3])
+    other = cache(world, [5, 6])
+    world.disk.turn_off("of a test")
+    assert world.disk.is_off and world.disk.describe()["is_off"]
+    assert world.disk.fetch([node]) == 0
+    assert world.disk.write_all() == 0
+    assert other.disk is None
+    world.flush()  # as after new weights
+    assert world.disk.copies.num_nodes == 0
+    assert world.disk.tier.num_values == 1  # for a server with the weights of before
+    world.disk.tier.close(5)
+
+
+def test_a_new_process_knows_the_values_of_everyone_at_once(tmp_path: Path) -> None:
+    world = make_world(tmp_path, "at once")
+    to_disk(world, [1, 2, 3], home=5)
+    world.disk.tier.close(5)
+    world.start()
+    assert [node.home for node in world.tree.nodes()] == [5]
+    assert world.disk.copies.num_tokens == 3
+    assert world.disk.found.num_values == 0
+    world.check()
     world.disk.tier.close(5)

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import httpx
 import pytest
 
 from depcache.cli import invalidate as command
-from depcache.cli import main
 from depcache.client import Client
 from depcache.precompute import Precomputer, Settings
 from tests.depcache.precompute.fake import FakeCache, refused
@@ -24,21 +22,6 @@ def graph(tmp_path):
     file = tmp_path / "facts.tsv"
     file.write_text("".join(LINES))
     return file
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    """`call("invalidate", ...)` runs the command; gives exit code, stdout and stderr."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["depcache", *map(str, arguments)])
-        monkeypatch.setattr(main.signal, "signal", lambda *_: None)
-        with pytest.raises(SystemExit) as caught:
-            main.app_main()
-        captured = capsys.readouterr()
-        return caught.value.code or 0, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture

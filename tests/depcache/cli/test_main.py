@@ -22,21 +22,6 @@ TABLE = [
 
 
 @pytest.fixture
-def call(monkeypatch, capsys):
-    """`call("schema")` runs a command; gives exit code, stdout and stderr."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["depcache", *map(str, arguments)])
-        monkeypatch.setattr(main.signal, "signal", lambda *_: None)
-        with pytest.raises(SystemExit) as caught:
-            main.app_main()
-        captured = capsys.readouterr()
-        return caught.value.code or 0, captured.out, captured.err
-
-    return run
-
-
-@pytest.fixture
 def server(monkeypatch):
     """A server that every client of the commands talks to."""
     fake = FakeServer()

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import httpx
 import pytest
 
-from depcache.cli import main
 from depcache.cli import precompute as command
 from depcache.client import Client
 from tests.depcache.precompute.fake import FakeCache, refused
@@ -18,22 +16,12 @@ LINES = [f"e{i}\tr\te{j}" for i in range(6) for j in range(i)]
 
 
 @pytest.fixture
-def call(monkeypatch, capsys, tmp_path):
-    """`call("--entity", "e1")` runs the command; gives exit code, stdout and stderr."""
+def precompute(call, tmp_path):
+    """`precompute("--entity", "e1")` runs the command on a small graph."""
     graph = tmp_path / "facts.tsv"
     graph.write_text("\n".join(LINES))
     fixed = ["--graph", graph, "--state", tmp_path / "state.jsonl", "--pruner", "none"]
-
-    def run(*arguments):
-        argv = ["depcache", "precompute", *map(str, [*fixed, *arguments])]
-        monkeypatch.setattr(sys, "argv", argv)
-        monkeypatch.setattr(main.signal, "signal", lambda *_: None)
-        with pytest.raises(SystemExit) as caught:
-            main.app_main()
-        captured = capsys.readouterr()
-        return caught.value.code or 0, captured.out, captured.err
-
-    return run
+    return lambda *arguments: call("precompute", *fixed, *arguments)
 
 
 @pytest.fixture
@@ -44,38 +32,38 @@ def server(monkeypatch):
     return fake
 
 
-def test_an_estimate_computes_nothing(call, server, tmp_path):
-    code, out, err = call("--estimate")
+def test_an_estimate_computes_nothing(precompute, server, tmp_path):
+    code, out, err = precompute("--estimate")
     assert (code, err) == (0, "")
     assert "entities  6" in out and "bytes a token" in out and "room for 10,000 tokens" in out
     assert server.sent == [] and not (tmp_path / "state.jsonl").exists()
-    code, out, _ = call("--estimate", "--json", "--entities", "top:2")
+    code, out, _ = precompute("--estimate", "--json", "--entities", "top:2")
     answer = json.loads(out)["estimate"]
     assert (answer["entities"], answer["done"], answer["cached_tokens"]) == (2, 0, 0)
     assert answer["bytes"] == answer["tokens"] * 100 > 0
 
 
-def test_too_much_for_all_tiers_is_a_warning(call, server):
+def test_too_much_for_all_tiers_is_a_warning(precompute, server):
     server.capacity_tokens = 20
-    code, out, _ = call("--estimate")
+    code, out, _ = precompute("--estimate")
     assert code == 0
     assert "warning: about" in out and "entities (--entities top:N)" in out
 
 
-def test_a_run_reports_and_the_next_has_nothing_to_do(call, server):
-    code, out, _ = call("--json")
+def test_a_run_reports_and_the_next_has_nothing_to_do(precompute, server):
+    code, out, _ = precompute("--json")
     first = json.loads(out)
     assert code == 0
     assert (first["entities"], first["computed"], first["failed"]) == (6, 6, 0)
     assert first["bytes"] == first["tokens_computed"] * 100
     num_sent = len(server.sent)
-    code, out, _ = call()
+    code, out, _ = precompute()
     assert code == 0 and "6 entities were done before" in out
     assert "0 tokens computed" in out
     assert len(server.sent) == num_sent
 
 
-def test_entities_are_named_one_by_one_or_in_a_file(call, server, tmp_path):
+def test_entities_are_named_one_by_one_or_in_a_file(precompute, server, tmp_path):
     names = tmp_path / "names"
     names.write_text("e1\ne2\n")
     for arguments, expected in (
@@ -83,18 +71,20 @@ def test_entities_are_named_one_by_one_or_in_a_file(call, server, tmp_path):
         (["--entities", f"file:{names}"], 2),
         (["--entity", "e0", "--entities", f"file:{names}"], 1),  # two are done
     ):
-        assert json.loads(call(*arguments, "--json")[1])["computed"] == expected
+        assert json.loads(precompute(*arguments, "--json")[1])["computed"] == expected
 
 
-def test_what_is_left_out_is_named(call, server):
+def test_what_is_left_out_is_named(precompute, server):
     server.on_chat = lambda paths: refused() if any(p[0] == "e2" for p in paths) else None
-    code, out, _ = call("--entity", "e1", "--entity", "e2", "--entity", "nobody")
+    code, out, _ = precompute("--entity", "e1", "--entity", "e2", "--entity", "nobody")
     assert code == 0
     assert "2 entities were left out: refused 1, unknown 1" in out
     assert "e2: the server refused" in out and "nobody: the graph has no such entity" in out
 
 
-def test_a_server_that_is_gone_is_exit_code_3_and_the_state_is_kept(call, server, monkeypatch):
+def test_a_server_that_is_gone_is_exit_code_3_and_the_state_is_kept(
+    precompute, server, monkeypatch
+):
     monkeypatch.setattr("depcache.precompute.job.RETRY_DELAYS_S", ())
     calls = []
 
@@ -105,21 +95,21 @@ def test_a_server_that_is_gone_is_exit_code_3_and_the_state_is_kept(call, server
 
     server.on_chat = fail
     arguments = ["--request-tokens", "1", "--concurrency", "1", "--entities", "all"]
-    code, _, err = call(*arguments)
+    code, _, err = precompute(*arguments)
     assert code == 3
     assert err.startswith("depcache: ") and err.count("\n") == 1
     assert "cannot be reached" in err and "the same command again" in err
     server.on_chat = lambda paths: None
-    assert json.loads(call(*arguments, "--json")[1])["failed"] == 0
+    assert json.loads(precompute(*arguments, "--json")[1])["failed"] == 0
 
 
-def test_an_interrupt_is_exit_code_130_and_says_what_is_done(call, server):
+def test_an_interrupt_is_exit_code_130_and_says_what_is_done(precompute, server):
     def interrupt(paths):
         if len(server.sent) == 8:
             raise KeyboardInterrupt
 
     server.on_chat = interrupt
-    code, _, err = call("--request-tokens", "1", "--concurrency", "1")
+    code, _, err = precompute("--request-tokens", "1", "--concurrency", "1")
     assert code == 130
     assert "of 6 entities are done, the same command again" in err
 
@@ -135,36 +125,36 @@ def test_an_interrupt_is_exit_code_130_and_says_what_is_done(call, server):
         (["--pruner", "best"], "no way to prune"),
     ],
 )
-def test_a_wrong_call_is_one_sentence_and_exit_code_2(call, server, arguments, word):
-    code, out, err = call(*arguments)
+def test_a_wrong_call_is_one_sentence_and_exit_code_2(precompute, server, arguments, word):
+    code, out, err = precompute(*arguments)
     assert (code, out) == (2, "")
     assert word in err and err.count("\n") == 1
 
 
-def test_the_system_comes_from_a_file_to_the_letter(call, server, tmp_path):
+def test_the_system_comes_from_a_file_to_the_letter(precompute, server, tmp_path):
     file = tmp_path / "system"
     file.write_text(" Be brief.\n")
-    assert call("--system-file", file)[0] == 0
+    assert precompute("--system-file", file)[0] == 0
     assert server.bodies[0]["messages"][0] == {"role": "system", "content": " Be brief.\n"}
-    code, out, _ = call("--system", "")
+    code, out, _ = precompute("--system", "")
     assert code == 0 and "starting anew: system not the same as before" in out
     assert [m["role"] for m in server.bodies[-1]["messages"]] == ["user"]
 
 
-def test_the_messages_of_another_program_are_read_from_a_file(call, server, tmp_path):
+def test_the_messages_of_another_program_are_read_from_a_file(precompute, server, tmp_path):
     file = tmp_path / "messages.json"
     file.write_text(json.dumps([{"role": "user", "content": "About:{{graph_context}}\nQ"}]))
-    assert call("--messages", file, "--salt", "tenant")[0] == 0
+    assert precompute("--messages", file, "--salt", "tenant")[0] == 0
     assert server.bodies[0]["messages"][0]["content"].startswith("About:\ne")
     assert server.bodies[0]["cache_salt"] == "tenant"
     file.write_text("{}")
-    code, _, err = call("--messages", file)
+    code, _, err = precompute("--messages", file)
     assert code == 2 and "no list of messages" in err
 
 
-def test_progress_is_shown_on_stderr(call, server, monkeypatch):
+def test_progress_is_shown_on_stderr(precompute, server, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    code, out, err = call("--json")
+    code, out, err = precompute("--json")
     assert code == 0 and json.loads(out)["computed"] == 6
     assert "tokens/s" in err and "left" in err
