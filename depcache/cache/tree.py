@@ -378,7 +378,8 @@ class KVTree:
             self.policy.note_eviction(priority)
             node.slots = None
             parent.num_resident_children -= 1
-            self.offer(parent)
+            if not parent.num_resident_children:
+                self.offer(parent)
         if not victims:
             return []
         self.num_evictable -= num_dropped

@@ -8,9 +8,25 @@ from collections.abc import Callable
 
 from depcache.cache.node import Node
 
+# Places of a bucket that are gone are kept until they are so many, and half of it.
+_MOST_GONE = 256
+
+
+class _Bucket:
+    """Nodes of one worth, the oldest first; those before `head` are gone."""
+
+    __slots__ = ("head", "nodes")
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.head = 0
+
 
 class VictimQueue:
-    """A heap whose outdated entries are dropped when they surface. O(log n) per operation.
+    """Nodes by their worth, and among equals by their age in the queue.
+
+    What one request used is mostly worth the same, so the worths are few: a heap orders them,
+    and a list holds the nodes of each. Outdated places are dropped when they surface.
 
     A worth that grew since the node was offered is seen when the node surfaces, so look-ahead
     needs no scan of the queue: what it protects is put back with its new worth. A worth that
@@ -19,55 +35,82 @@ class VictimQueue:
 
     def __init__(self, worth: Callable[[Node], float]) -> None:
         self._worth = worth
-        self._heap: list[tuple[float, int, Node]] = []
-        self._entries: dict[Node, int] = {}
-        self._count = 0
+        self._worths: dict[Node, float] = {}
+        self._buckets: dict[float, _Bucket] = {}
+        self._heap: list[float] = []  # the keys of the buckets
+        self._num_places = 0  # in all buckets, outdated ones included
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._worths)
 
     def __contains__(self, node: Node) -> bool:
-        return node in self._entries
+        return node in self._worths
 
     def clear(self) -> None:
+        self._worths.clear()
+        self._buckets.clear()
         self._heap.clear()
-        self._entries.clear()
+        self._num_places = 0
 
     def offer(self, node: Node) -> None:
-        """Put `node` in at what it is worth now, in place of an earlier entry of its own."""
-        self._count += 1
-        self._entries[node] = self._count
-        heapq.heappush(self._heap, (self._worth(node), self._count, node))
-        if len(self._heap) > 2 * len(self._entries) + 1024:
-            self._heap = [entry for entry in self._heap if self._is_valid(entry)]
-            heapq.heapify(self._heap)
+        """Put `node` in at what it is worth now. O(log(worths)).
+
+        In place of its earlier entry; one that is worth the same as before keeps its age.
+        """
+        self._put(node, self._worth(node))
+        if self._num_places > 2 * len(self._worths) + _MOST_GONE:
+            self._rebuild(dict(self._worths))
 
     def revalue(self) -> None:
-        """Value all nodes anew; equals keep their order."""
-        self._heap = [(self._worth(node), count, node) for node, count in self._entries.items()]
-        heapq.heapify(self._heap)
+        """Value all nodes anew; equals keep their order. O(n)."""
+        self._rebuild({node: self._worth(node) for node in self._worths})
 
     def withdraw(self, node: Node) -> None:
         """Take `node` out, if it is in."""
-        self._entries.pop(node, None)
+        self._worths.pop(node, None)
 
     def pop(self) -> tuple[float, Node] | None:
         """The least worthy node with its worth, taken out; None when there is none."""
-        while self._heap:
-            worth, count, node = self._heap[0]
-            if self._entries.get(node) != count:
-                heapq.heappop(self._heap)
-                continue
-            if node.waiters:  # only what is wanted can have grown in worth
-                now = self._worth(node)
-                if now > worth:
-                    # The older of two equals goes first, so it keeps its number.
-                    heapq.heapreplace(self._heap, (now, count, node))
+        worths, heap = self._worths, self._heap
+        while heap:
+            worth = heap[0]
+            bucket = self._buckets[worth]
+            nodes, head = bucket.nodes, bucket.head
+            while head < len(nodes):
+                node = nodes[head]
+                head += 1
+                if worths.get(node) != worth:
                     continue
-            heapq.heappop(self._heap)
-            del self._entries[node]
-            return worth, node
+                if node.waiters:  # only what is wanted can have grown in worth
+                    now = self._worth(node)
+                    if now > worth:
+                        self._put(node, now)
+                        continue
+                self._num_places -= head - bucket.head
+                if head > _MOST_GONE and 2 * head > len(nodes):
+                    del nodes[:head]
+                    head = 0
+                bucket.head = head
+                del worths[node]
+                return worth, node
+            self._num_places -= len(nodes) - bucket.head
+            heapq.heappop(heap)
+            del self._buckets[worth]
         return None
 
-    def _is_valid(self, entry: tuple[float, int, Node]) -> bool:
-        return self._entries.get(entry[2]) == entry[1]
+    def _put(self, node: Node, worth: float) -> None:
+        if self._worths.get(node) == worth:
+            return
+        self._worths[node] = worth
+        bucket = self._buckets.get(worth)
+        if bucket is None:
+            bucket = self._buckets[worth] = _Bucket()
+            heapq.heappush(self._heap, worth)
+        bucket.nodes.append(node)
+        self._num_places += 1
+
+    def _rebuild(self, worths: dict[Node, float]) -> None:
+        # In the order of the dict, which is that of the nodes' first offers.
+        self.clear()
+        for node, worth in worths.items():
+            self._put(node, worth)
