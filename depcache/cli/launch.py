@@ -97,6 +97,8 @@ def make_launch(
         defaults += [
             ("--device", "cpu"),
             ("--sampling-backend", "pytorch"),
+            # There is nothing to overlap with: the first token would only wait for a decode step.
+            ("--disable-overlap-schedule", None),
             # With SGLang's default, xgrammar, the first request for a JSON schema ends a server
             # on a CPU ("Unsupported device"); llguidance compiles C++ when it is asked.
             ("--grammar-backend", "outlines"),

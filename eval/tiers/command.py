@@ -7,7 +7,7 @@ request at a time, streamed; the time to the first token is taken at the client.
 load policy: `always` loads whatever is there, `faster` what was measured to come sooner than
 computing it.
 
-    --quick   5 prompts of each size; about 3 minutes on two quiet cores
+    --quick   5 prompts of each size; about 5 minutes on two quiet cores
 
 The graph is the demo's own unless --data names another. The values on disk may be in the
 system's page cache, as they are after the restart of a server; --drop-page-cache empties it.

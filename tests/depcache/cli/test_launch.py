@@ -26,6 +26,7 @@ def test_a_model_alone_gets_every_default_of_a_cpu():
         "--attention-backend": "torch_native",
         "--device": "cpu",
         "--sampling-backend": "pytorch",
+        "--disable-overlap-schedule": None,
         "--grammar-backend": "outlines",
         "--dtype": "float32",
         "--mem-fraction-static": "0.3",
