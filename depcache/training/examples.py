@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is learned from: questions with the paths that were retrieved for them and an answer.
+
+One JSON object a line:
+
+    {"question": "Where was Marie Curie born?",
+     "paths": [["Marie Curie", "born in", "Warsaw"], ...],
+     "answer": "Marie Curie was born in Warsaw."}
+
+Other keys are left alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path as File
+from typing import Any
+
+from depcache.errors import ConfigError, PromptError, shorten
+from depcache.prompt.paths import Path, read_paths
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One question, what the model is shown, and what it is to say."""
+
+    question: str
+    paths: tuple[Path, ...]
+    answer: str
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Example:
+        """From one line of a file; ConfigError when a key is missing or holds something else."""
+        if not isinstance(data, dict):
+            raise ConfigError(f"{shorten(data)} is no example: use an object with a question")
+        for key in ("question", "answer"):
+            if not isinstance(data.get(key), str) or not data[key].strip():
+                raise ConfigError(
+                    f"{key!r} is {shorten(data.get(key))} in an example: it must be some text"
+                )
+        try:
+            paths = tuple(read_paths(data.get("paths", ())))
+        except PromptError as error:
+            raise ConfigError(f"the paths of an example cannot be used: {error}") from None
+        return cls(data["question"], paths, data["answer"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """One line of a file."""
+        return {
+            "question": self.question,
+            "paths": [list(path) for path in self.paths],
+            "answer": self.answer,
+        }
+
+
+def read_examples(file: File) -> Iterator[Example]:
+    """The examples of a JSONL file; ConfigError with file and line for one that is not usable."""
+    try:
+        with file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
+                try:
+                    yield Example.from_dict(json.loads(line))
+                except (ValueError, ConfigError) as error:
+                    raise ConfigError(f"{file}, line {number}: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{str(file)!r} cannot be read: {error.strerror}") from error
+
+
+def write_examples(examples: Iterable[Example], file: File) -> int:
+    """Write a JSONL file, all of it or nothing; the number of examples."""
+    draft = file.with_name(file.name + ".part")
+    number = 0
+    with draft.open("w", encoding="utf-8") as lines:
+        for example in examples:
+            lines.write(json.dumps(example.to_dict(), ensure_ascii=False) + "\n")
+            number += 1
+    draft.replace(file)
+    return number

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several samples in one row, none of which sees another, so that little is padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from depcache.prompt.forest import IntArray
+from depcache.training.samples import IGNORED, Sample
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """Samples one behind the other. Arrays are (num_tokens,) int64; indices are of the row.
+
+        visible(i, j) = starts[i] <= j <= i and (i < ends[j] or i >= task_starts[i])
+
+    starts       first index of the token's sample
+    ends         first index that does not see the token, but for its task
+    task_starts  first index of the task of the token's sample
+    """
+
+    tokens: IntArray
+    positions: IntArray
+    starts: IntArray
+    ends: IntArray
+    task_starts: IntArray
+    labels: IntArray
+    num_samples: int
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+def make_row(samples: Sequence[Sample]) -> Row:
+    """One row of these samples, in order."""
+    lens = np.array([len(sample) for sample in samples])
+    starts = np.cumsum(lens) - lens
+    task_starts = starts + np.array([sample.task_start for sample in samples])
+    return Row(
+        tokens=np.concatenate([sample.tokens for sample in samples]),
+        positions=np.concatenate([sample.positions for sample in samples]),
+        starts=np.repeat(starts, lens),
+        ends=np.concatenate([s.ends + start for s, start in zip(samples, starts, strict=True)]),
+        task_starts=np.repeat(task_starts, lens),
+        labels=np.concatenate([sample.labels for sample in samples]),
+        num_samples=len(samples),
+    )
+
+
+def pack(samples: Iterable[Sample], max_tokens: int) -> list[Row]:
+    """Rows of at most `max_tokens`, by first fit from the longest sample to the shortest.
+
+    A sample that is longer has a row of its own.
+    """
+    rows: list[list[Sample]] = []
+    room: list[int] = []
+    first_open = 0  # rows before it are full to the last token that anyone could need
+    ordered = sorted(samples, key=len, reverse=True)
+    smallest = len(ordered[-1]) if ordered else 0
+    for sample in ordered:
+        for i in range(first_open, len(rows)):
+            if room[i] >= len(sample):
+                rows[i].append(sample)
+                room[i] -= len(sample)
+                break
+        else:
+            rows.append([sample])
+            room.append(max_tokens - len(sample))
+        while first_open < len(rows) and room[first_open] < smallest:
+            first_open += 1
+    return [make_row(row) for row in rows]
+
+
+def pad(rows: Sequence[Row]) -> dict[str, IntArray]:
+    """Rows of equal length as arrays (num_rows, num_tokens); what is added sees only itself."""
+    num = max(map(len, rows))
+
+    def fill(name: str, value: int) -> IntArray:
+        out = np.full((len(rows), num), value, np.int64)
+        for i, row in enumerate(rows):
+            out[i, : len(row)] = getattr(row, name)
+        return out
+
+    batch = {name: fill(name, 0) for name in ("tokens", "positions", "task_starts")}
+    batch |= {"labels": fill("labels", IGNORED), "ends": fill("ends", num)}
+    batch["starts"] = fill("starts", 0)
+    for i, row in enumerate(rows):
+        batch["starts"][i, len(row) :] = np.arange(len(row), num)
+    return batch

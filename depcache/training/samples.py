@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an example to tokens, positions and visibility: those of the server, plus the answer.
+
+The prompt is made as for a request, by `render`, the chat template and `DepPrompt`; the answer
+goes behind the task, as generated tokens do. Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from depcache.errors import ConfigError, shorten
+from depcache.prompt.forest import Forest, IntArray
+from depcache.prompt.layout import LAYOUTS, Layout, token_positions
+from depcache.prompt.nodes import DepPrompt, LinearNode, TreeNode
+from depcache.prompt.render import DEFAULT_SYSTEM, render
+from depcache.prompt.template import Template, get_template
+from depcache.prompt.tokenization import PromptTokenizer
+from depcache.prompt.visibility import visible_ends
+from depcache.training.examples import Example
+
+IGNORED = -100
+"""The label of tokens that are not learned, as torch's cross entropy has it."""
+
+Attention = Literal["dependency", "flat", "deduplicated"]
+ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
+"""dependency: trees, of which tokens see their ancestors. flat: the text of all paths, as any
+server reads it. deduplicated: the tokens of the trees, every token seeing all before it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """One prompt with its answer, in pre-order.
+
+    tokens     (num_tokens,) int64
+    positions  (num_tokens,) int64, RoPE position of each
+    ends       (num_tokens,) int64, first index that does not see the token, but for the task
+    task_start first index that sees all before it
+    labels     (num_tokens,) int64, the token where it is to be learned, else `IGNORED`
+    """
+
+    tokens: IntArray
+    positions: IntArray
+    ends: IntArray
+    task_start: int
+    labels: IntArray
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(slots=True)
+class Encoder:
+    """Turns examples into samples, one layout after another in random order.
+
+    tokenizer  of HuggingFace, with a chat template and an end-of-sequence token
+    layouts    of which each example gets one
+    max_tokens longer samples are left out and counted in `num_too_long`
+    """
+
+    tokenizer: Any
+    attention: Attention = "dependency"
+    layouts: Sequence[Layout] = ("tree",)
+    system: str | None = DEFAULT_SYSTEM
+    template: str | Template = "path"
+    max_tokens: int = 4096
+    seed: int = 0
+    num_too_long: int = 0
+    _pieces: PromptTokenizer = field(init=False)
+    _random: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.attention not in ATTENTIONS:
+            raise ConfigError(
+                f"{shorten(self.attention)} is no attention: use {', '.join(ATTENTIONS)}"
+            )
+        unknown = [layout for layout in self.layouts if layout not in LAYOUTS]
+        if unknown or not self.layouts:
+            raise ConfigError(
+                f"layouts are {shorten(list(self.layouts))}: use {', '.join(LAYOUTS)}"
+            )
+        if getattr(self.tokenizer, "chat_template", None) is None:
+            raise ConfigError(
+                "the tokenizer has no chat template: fine-tune a model that is served for chats"
+            )
+        if self.tokenizer.eos_token_id is None:
+            raise ConfigError("the tokenizer has no end-of-sequence token: set one")
+        self._pieces = PromptTokenizer(self.tokenizer)
+        self._random = random.Random(self.seed)
+
+    def encode_all(self, examples: Iterable[Example]) -> list[Sample]:
+        """The samples of all examples that are not too long."""
+        samples: list[Sample] = []
+        for example in examples:
+            sample = self.encode(example)
+            if len(sample) <= self.max_tokens:
+                samples.append(sample)
+            else:
+                self.num_too_long += 1
+        return samples
+
+    def encode(self, example: Example) -> Sample:
+        """One sample, however long. Raises PromptError when it cannot be made a prompt."""
+        answer = [*self._pieces.encode_text(example.answer), self.tokenizer.eos_token_id]
+        if self.attention == "flat" or not example.paths:
+            return self._encode_flat(example, answer)
+        layout = self._random.choice(self.layouts)
+        prompt = self.prompt(example, layout)
+        tokens = np.concatenate((prompt.tokens, np.array(answer, np.int64)))
+        # The answer is more of the task: it sees everything, and its positions go on.
+        forest = Forest.make(
+            len(tokens), prompt.forest.system_len, prompt.forest.lens, prompt.forest.parents
+        )
+        if self.attention == "deduplicated":
+            return _make_linear(tokens, len(answer))
+        return Sample(
+            tokens,
+            token_positions(forest, layout),
+            visible_ends(forest),
+            forest.task_start,
+            _labels(tokens, len(answer)),
+        )
+
+    def prompt(self, example: Example, layout: Layout) -> DepPrompt:
+        """The prompt of an example as a server has it, without the answer."""
+        template = get_template(self.template)
+        rendered = render(
+            example.paths, example.question, system=self.system, template=template, layout=layout
+        )
+        text = self._chat(rendered.messages)
+        start = text.find(rendered.flat_text)
+        nodes = [
+            LinearNode("system", text[:start]),
+            TreeNode("context", example.paths, template),
+            LinearNode("task", text[start + len(rendered.flat_text) :]),
+        ]
+        return DepPrompt.from_nodes(nodes, tokenizer=self._pieces, layout=layout)
+
+    def _encode_flat(self, example: Example, answer: list[int]) -> Sample:
+        rendered = render(
+            example.paths, example.question, system=self.system, template=self.template
+        )
+        prompt = self._pieces.encode_text(self._chat(rendered.messages), first=True)
+        return _make_linear(np.array([*prompt, *answer], np.int64), len(answer))
+
+    def _chat(self, messages: list[dict[str, str]]) -> str:
+        return self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
+
+
+def _make_linear(tokens: IntArray, num_learned: int) -> Sample:
+    num = len(tokens)
+    return Sample(tokens, np.arange(num), np.full(num, num), 0, _labels(tokens, num_learned))
+
+
+def _labels(tokens: IntArray, num_learned: int) -> IntArray:
+    labels = np.full(len(tokens), IGNORED, np.int64)
+    labels[len(tokens) - num_learned :] = tokens[len(tokens) - num_learned :]
+    return labels

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is trained on is what the server computes: tokens, positions, mask, to the bit."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from depcache.demo.sample import load_questions, load_triples
+from depcache.errors import ConfigError
+from depcache.graph.retrieval import Retriever
+from depcache.prompt.layout import LAYOUTS
+from depcache.prompt.render import render
+from depcache.prompt.wire import parse_wire
+from depcache.training.examples import Example, read_examples, write_examples
+from depcache.training.packing import make_row, pack, pad
+from depcache.training.samples import ATTENTIONS, IGNORED, Encoder, Sample
+from flashinfer_masks.dense import dense_mask as oracle_mask
+from flashinfer_masks.visibility import Step
+from tests.helpers.models import make_tokenizer
+
+pytestmark = pytest.mark.sglang  # torch and transformers come with the server
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return make_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def examples() -> list[Example]:
+    import networkx as nx
+
+    graph = nx.MultiDiGraph()
+    for subject, relation, obj in load_triples():
+        graph.add_edge(subject, obj, relation=relation)
+    retriever = Retriever(graph, pruner="none", max_paths=12)
+    return [
+        Example(q.text, tuple(retriever.retrieve(q.text).paths), q.answers[0])
+        for q in load_questions()[:12]
+    ]
+
+
+def mask_of(samples: list[Sample], num_tokens: int | None = None) -> np.ndarray:
+    """bool (n, n) of one packed row."""
+    import torch
+
+    from depcache.training.masks import dense_mask
+
+    batch = {name: torch.from_numpy(a) for name, a in pad([make_row(samples)]).items()}
+    mask = dense_mask(batch["starts"], batch["ends"], batch["task_starts"])
+    assert mask.shape[:2] == (1, 1)
+    return mask[0, 0].numpy()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_sample_is_the_servers_prompt_and_its_answer(
+    tokenizer: Any, examples: list[Example], layout: Any
+) -> None:
+    from sglang_patches.inbound import text_to_ids
+    from sglang_patches.request_state import RequestState
+
+    encoder = Encoder(tokenizer, layouts=[layout])
+    for example in examples:
+        rendered = render(example.paths, example.question, layout=layout)
+        text = tokenizer.apply_chat_template(
+            rendered.messages, tokenize=False, add_generation_prompt=True
+        )
+        ids, params = text_to_ids(
+            text,
+            parse_wire(rendered.extra_body["custom_params"]),
+            tokenizer,
+            add_special_tokens=False,
+        )
+        sample = encoder.encode(example)
+        answer = tokenizer.encode(example.answer, add_special_tokens=False)
+        assert sample.tokens.tolist() == [*ids, *answer, tokenizer.eos_token_id]
+        assert sample.labels[len(ids) :].tolist() == sample.tokens[len(ids) :].tolist()
+        assert set(sample.labels[: len(ids)].tolist()) == {IGNORED}
+
+        wire = parse_wire(params)
+        state = RequestState.make(np.array(ids), wire, None)
+        assert sample.positions[: len(ids)].tolist() == state.table.positions.tolist()
+        generated = np.arange(len(ids), len(sample)) + state.decode_offset
+        assert sample.positions[len(ids) :].tolist() == generated.tolist()
+        # All rows of the server's pass, prompt and generated tokens, in pre-order.
+        step = Step(state.structure, np.arange(len(ids)), 0, len(sample))
+        assert np.array_equal(mask_of([sample]), oracle_mask(step))
+
+
+def test_each_attention_sees_what_its_name_says(tokenizer: Any, examples: list[Example]) -> None:
+    sizes = {}
+    for attention in ATTENTIONS:
+        samples = [Encoder(tokenizer, attention).encode(example) for example in examples]
+        sizes[attention] = sum(map(len, samples))
+        for sample in samples:
+            mask = mask_of([sample])
+            causal = np.tril(np.ones_like(mask))
+            if attention == "dependency":
+                assert mask.sum() < causal.sum()
+                assert not (mask & ~causal).any()
+            else:
+                assert np.array_equal(mask, causal)
+                assert sample.positions.tolist() == list(range(len(sample)))
+    assert sizes["flat"] > sizes["deduplicated"] == sizes["dependency"]
+    flat = Encoder(tokenizer, "flat").encode(examples[0])
+    text = tokenizer.decode(flat.tokens)
+    assert render(examples[0].paths, examples[0].question).flat_text in text
+
+
+def test_layouts_are_drawn_for_each_example(tokenizer: Any, examples: list[Example]) -> None:
+    def positions(layouts: Any, seed: int = 0) -> list[list[int]]:
+        encoder = Encoder(tokenizer, layouts=layouts, seed=seed)
+        return [encoder.encode(example).positions.tolist() for example in examples]
+
+    mixed = positions(LAYOUTS)
+    assert mixed == positions(LAYOUTS) != positions(LAYOUTS, seed=1)
+    pure = [positions([layout]) for layout in LAYOUTS]
+    for i, found in enumerate(mixed):
+        assert found in [each[i] for each in pure]
+    assert all(any(mixed[i] == each[i] for i in range(len(mixed))) for each in pure)
+
+
+def random_sample(rng: random.Random) -> Sample:
+    num = rng.randint(1, 30)
+    task_start = rng.randint(0, num - 1)
+    ends = np.array([rng.randint(i + 1, num) if i < task_start else num for i in range(num)])
+    tokens = np.array([rng.randint(0, 99) for _ in range(num)])
+    return Sample(tokens, np.arange(num), ends, task_start, tokens.copy())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_packed_samples_do_not_see_each_other(seed: int) -> None:
+    rng = random.Random(seed)
+    samples = [random_sample(rng) for _ in range(40)]
+    rows = pack(samples, 64)
+    assert all(len(row) <= 64 for row in rows)
+    assert sum(row.num_samples for row in rows) == 40
+    assert sorted(t for row in rows for t in row.tokens.tolist()) == sorted(
+        t for sample in samples for t in sample.tokens.tolist()
+    )
+    assert len(rows) < 1.3 * sum(map(len, samples)) / 64 + 1  # little is left empty
+    together = mask_of(samples[:5])
+    at = 0
+    for sample in samples[:5]:
+        span = slice(at, at + len(sample))
+        assert np.array_equal(together[span, span], mask_of([sample]))
+        together[span, span] = False
+        at += len(sample)
+    assert not together.any()
+
+
+def test_padding_is_not_learned_and_sees_only_itself() -> None:
+    import torch
+
+    from depcache.training.masks import dense_mask
+
+    rng = random.Random(0)
+    rows = [make_row([random_sample(rng)]) for _ in range(6)]
+    batch = pad(rows)
+    num = max(map(len, rows))
+    masks = dense_mask(
+        *(torch.from_numpy(batch[name]) for name in ("starts", "ends", "task_starts"))
+    )
+    for row, mask, labels in zip(rows, masks[:, 0].numpy(), batch["labels"], strict=True):
+        assert np.array_equal(mask[len(row) :], np.eye(num, dtype=bool)[len(row) :])
+        assert not mask[: len(row), len(row) :].any()
+        assert (labels[len(row) :] == IGNORED).all()
+
+
+def test_a_flex_attention_mask_says_the_same() -> None:
+    import torch
+
+    from depcache.training.masks import block_mask, dense_mask
+
+    rng = random.Random(1)
+    rows = [make_row([random_sample(rng) for _ in range(12)]) for _ in range(2)]
+    batch = {name: torch.from_numpy(array) for name, array in pad(rows).items()}
+    arguments = [batch[name] for name in ("starts", "ends", "task_starts")]
+    mask = block_mask(*arguments)
+    num = batch["tokens"].shape[1]
+    b, i, j = torch.meshgrid(torch.arange(2), torch.arange(num), torch.arange(num), indexing="ij")
+    assert torch.equal(mask.mask_mod(b, 0, i, j), dense_mask(*arguments)[:, 0])
+
+
+def test_examples_survive_a_file_and_bad_ones_are_named(
+    tmp_path: Any, examples: list[Example]
+) -> None:
+    file = tmp_path / "data.jsonl"
+    assert write_examples(examples, file) == len(examples)
+    assert list(read_examples(file)) == examples
+    for line, word in (
+        ('{"question": "a"}', "answer"),
+        ('{"question": "", "answer": "b"}', "question"),
+        ('{"question": "a", "answer": "b", "paths": [[1]]}', "paths"),
+        ("[]", "example"),
+        ("{", "line 13"),
+    ):
+        with file.open("a") as lines:
+            lines.write(line + "\n")
+        with pytest.raises(ConfigError, match=word) as caught:
+            list(read_examples(file))
+        assert "line 13" in str(caught.value)
+        write_examples(examples, file)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        list(read_examples(tmp_path / "nothing.jsonl"))
+
+
+def test_what_cannot_be_encoded_is_refused(tokenizer: Any, examples: list[Example]) -> None:
+    for options, word in (
+        ({"attention": "full"}, "attention"),
+        ({"layouts": []}, "layouts"),
+        ({"layouts": ["round"]}, "layouts"),
+    ):
+        with pytest.raises(ConfigError, match=word):
+            Encoder(tokenizer, **options)
+    encoder = Encoder(tokenizer, max_tokens=100)
+    assert encoder.encode_all(examples) == []
+    assert encoder.num_too_long == len(examples)
