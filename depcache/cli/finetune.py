@@ -7,6 +7,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from depcache.cli.ask import AsJson, Graph, Hops, PrunerName, open_retriever
 from depcache.cli.output import make_console, make_grid, print_json
@@ -57,7 +65,7 @@ def run(
 ) -> None:
     """Fine-tune MODEL on dependency prompts, with the masks and positions of the server.
 
-    On several GPUs: `accelerate launch -m depcache.cli.main finetune run ...`.
+    On several GPUs: `accelerate launch --no-python depcache finetune run ...`.
     """
     from depcache.training.finetune import Settings, finetune
 
@@ -79,7 +87,20 @@ def run(
         deepspeed=None if deepspeed is None else str(deepspeed),
         seed=seed,
     )
-    record = finetune(model, data, out, settings, resume=resume)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=make_console(stderr=True), transient=True) as progress:
+        task = progress.add_task("reading", total=None)
+
+        def on_step(step: int, num_steps: int, loss: float) -> None:
+            progress.update(task, completed=step, total=num_steps, description=f"loss {loss:.3f}")
+
+        record = finetune(model, data, out, settings, resume=resume, on_step=on_step)
     if as_json:
         print_json(record)
         return

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -60,8 +60,18 @@ class Settings:
     seed: int = 0
 
 
+OnStep = Callable[[int, int, float], None]
+"""Is called after each step with its number, the number of all steps, and its loss."""
+
+
 def finetune(
-    model: str, data: Path, out: Path, settings: Settings, *, resume: bool = False
+    model: str,
+    data: Path,
+    out: Path,
+    settings: Settings,
+    *,
+    resume: bool = False,
+    on_step: OnStep | None = None,
 ) -> dict[str, Any]:
     """Train on the examples in `data` and leave a model in `out` that can be served.
 
@@ -121,7 +131,7 @@ def finetune(
         report_to="none",
         seed=settings.seed,
     )
-    trainer = make_trainer(load_model(model, settings), rows, arguments)
+    trainer = make_trainer(load_model(model, settings), rows, arguments, on_step)
     checkpoint = get_last_checkpoint(arguments.output_dir) if resume and out.exists() else None
     started = time.perf_counter()
     trainer.train(resume_from_checkpoint=checkpoint)
@@ -192,16 +202,31 @@ def load_model(model: str, settings: Settings) -> Any:
     )
 
 
-def make_trainer(model: Any, rows: Sequence[Row], arguments: Any) -> Any:
-    """A Trainer over packed rows; the mask is made on the device, from three integers a token."""
-    from transformers import Trainer
+def make_trainer(
+    model: Any, rows: Sequence[Row], arguments: Any, on_step: OnStep | None = None
+) -> Any:
+    """A Trainer over packed rows; the mask is made on the device, from three integers a token.
+
+    It prints nothing; `on_step` may.
+    """
+    from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+
+    class Reporter(TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            loss = (kwargs.get("logs") or {}).get("loss")
+            if on_step is not None and loss is not None and state.is_world_process_zero:
+                on_step(state.global_step, state.max_steps, float(loss))
 
     class DepTrainer(Trainer):
         def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
             return to_inputs(super()._prepare_inputs(inputs), model)
 
     dataset: Any = list(rows)
-    return DepTrainer(model=model, args=arguments, train_dataset=dataset, data_collator=_collate)
+    trainer = DepTrainer(model=model, args=arguments, train_dataset=dataset, data_collator=_collate)
+    for callback in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(callback)
+    trainer.add_callback(Reporter())
+    return trainer
 
 
 def to_inputs(batch: dict[str, Any], model: Any) -> dict[str, Any]:
