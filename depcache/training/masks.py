@@ -21,7 +21,7 @@ def visible(
     task_starts: torch.Tensor,
 ) -> torch.Tensor:
     """bool: whether index i sees index j; starts and task_starts of i, ends of j. Broadcasts."""
-    return (j <= i) & (j >= starts) & ((i < ends) | (i >= task_starts))
+    return (j <= i) & (j >= starts) & ((i < ends) | ((j < task_starts) & (i >= task_starts)))
 
 
 def dense_mask(starts: torch.Tensor, ends: torch.Tensor, task_starts: torch.Tensor) -> torch.Tensor:

@@ -16,11 +16,11 @@ from depcache.training.samples import IGNORED, Sample
 class Row:
     """Samples one behind the other. Arrays are (num_tokens,) int64; indices are of the row.
 
-        visible(i, j) = starts[i] <= j <= i and (i < ends[j] or i >= task_starts[i])
+        visible(i, j) = starts[i] <= j <= i and (i < ends[j] or j < task_starts[i] <= i)
 
     starts       first index of the token's sample
-    ends         first index that does not see the token, but for its task
-    task_starts  first index of the task of the token's sample
+    ends         first index that does not see the token, but for tasks
+    task_starts  first index of the first task of the token's sample
     """
 
     tokens: IntArray

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -35,12 +36,14 @@ server reads it. deduplicated: the tokens of the trees, every token seeing all b
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """One prompt with its answer, in pre-order.
+    """One prompt with its answer, in pre-order, or several that share their context.
+
+        visible(i, j) = j <= i and (i < ends[j] or j < task_start <= i)
 
     tokens     (num_tokens,) int64
     positions  (num_tokens,) int64, RoPE position of each
-    ends       (num_tokens,) int64, first index that does not see the token, but for the task
-    task_start first index that sees all before it
+    ends       (num_tokens,) int64, first index that does not see the token, but for tasks
+    task_start index that the first task starts at; tasks see all before it
     labels     (num_tokens,) int64, the token where it is to be learned, else `IGNORED`
     """
 
@@ -94,22 +97,37 @@ class Encoder:
         self._random = random.Random(self.seed)
 
     def encode_all(self, examples: Iterable[Example]) -> list[Sample]:
-        """The samples of all examples that are not too long."""
+        """The samples of all examples that are not too long.
+
+        Examples of the same paths that follow each other share one sample, as far as it is not
+        too long: what they have in common is computed once, as a cache would have it.
+        """
         samples: list[Sample] = []
-        for example in examples:
-            sample = self.encode(example)
-            if len(sample) <= self.max_tokens:
-                samples.append(sample)
-            else:
-                self.num_too_long += 1
+        for _, group in groupby(examples, key=lambda example: example.paths):
+            layout = self._random.choice(self.layouts)
+            shared: list[Sample] = []
+            for example in group:
+                sample = self.encode(example, layout)
+                if len(sample) > self.max_tokens:
+                    self.num_too_long += 1
+                elif shared and len(share_context([*shared, sample])) > self.max_tokens:
+                    samples.append(share_context(shared))
+                    shared = [sample]
+                else:
+                    shared.append(sample)
+            if shared:
+                samples.append(share_context(shared))
         return samples
 
-    def encode(self, example: Example) -> Sample:
-        """One sample, however long. Raises PromptError when it cannot be made a prompt."""
+    def encode(self, example: Example, layout: Layout | None = None) -> Sample:
+        """One sample, however long. Raises PromptError when it cannot be made a prompt.
+
+        layout  None: one is drawn
+        """
         answer = [*self._pieces.encode_text(example.answer), self.tokenizer.eos_token_id]
         if self.attention == "flat" or not example.paths:
             return self._encode_flat(example, answer)
-        layout = self._random.choice(self.layouts)
+        layout = layout or self._random.choice(self.layouts)
         prompt = self.prompt(example, layout)
         tokens = np.concatenate((prompt.tokens, np.array(answer, np.int64)))
         # The answer is more of the task: it sees everything, and its positions go on.
@@ -157,6 +175,38 @@ class Encoder:
 def _make_linear(tokens: IntArray, num_learned: int) -> Sample:
     num = len(tokens)
     return Sample(tokens, np.arange(num), np.full(num, num), 0, _labels(tokens, num_learned))
+
+
+def share_context(samples: Sequence[Sample]) -> Sample:
+    """One sample with the tasks of all, each of which sees the common context and itself.
+
+    samples  with the same context; of those without trees, the tokens they all begin with
+    """
+    first = samples[0]
+    if len(samples) == 1:
+        return first
+    num = min(sample.task_start or len(sample) - 1 for sample in samples)
+    for sample in samples[1:]:
+        differs = (sample.tokens[:num] != first.tokens[:num]) | (
+            sample.positions[:num] != first.positions[:num]
+        )
+        num = int(differs.argmax()) if differs.any() else num
+    if any(sample.task_start > num for sample in samples):
+        raise ValueError("samples that share a context must have the same trees")
+    lens = np.array([len(sample) - num for sample in samples])
+
+    def join(name: str) -> IntArray:
+        arrays = [getattr(sample, name) for sample in samples]
+        return np.concatenate((arrays[0][:num], *(array[num:] for array in arrays)))
+
+    common_ends = np.minimum(first.ends[:num], num)  # tasks see all of it in any case
+    return Sample(
+        tokens=join("tokens"),
+        positions=join("positions"),
+        ends=np.concatenate((common_ends, np.repeat(num + np.cumsum(lens), lens))),
+        task_start=num,
+        labels=join("labels"),
+    )
 
 
 def _labels(tokens: IntArray, num_learned: int) -> IntArray:

@@ -124,6 +124,39 @@ def test_layouts_are_drawn_for_each_example(tokenizer: Any, examples: list[Examp
     assert all(any(mixed[i] == each[i] for i in range(len(mixed))) for each in pure)
 
 
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_questions_about_the_same_paths_share_their_context(
+    tokenizer: Any, examples: list[Example], attention: Any
+) -> None:
+    paths = examples[0].paths
+    asked = [Example(e.question, paths, e.answer) for e in examples[:4]]
+    encoder = Encoder(tokenizer, attention)
+    alone = [encoder.encode(example) for example in asked]
+    [shared] = encoder.encode_all(asked)
+    num = shared.task_start
+    assert len(shared) == num + sum(len(sample) - num for sample in alone)
+    assert num > 0.8 * len(alone[0])
+    mask = mask_of([shared])
+    at = num
+    for sample in alone:
+        tail = slice(at, at + len(sample) - num)
+        at = tail.stop
+        rows = np.r_[0:num, tail]
+        assert shared.tokens[rows].tolist() == sample.tokens.tolist()
+        assert shared.positions[rows].tolist() == sample.positions.tolist()
+        assert shared.labels[tail].tolist() == sample.labels[num:].tolist()
+        assert np.array_equal(mask[np.ix_(rows, rows)], mask_of([sample]))
+        others = np.setdiff1d(np.arange(num, len(shared)), rows)
+        assert not mask[np.ix_(np.r_[tail], others)].any()
+
+    short = Encoder(tokenizer, attention, max_tokens=max(map(len, alone)) + 5)
+    assert len(short.encode_all(asked)) > 1
+    assert [len(s) for s in encoder.encode_all([asked[0], examples[1]])] == [
+        len(alone[0]),
+        len(encoder.encode(examples[1])),
+    ]
+
+
 def random_sample(rng: random.Random) -> Sample:
     num = rng.randint(1, 30)
     task_start = rng.randint(0, num - 1)
