@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The relations of `relations.yaml`: what they join, and how questions speak of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from depcache.prompt.paths import INVERSE_RELATION
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """One relation; see the head of `relations.yaml`.
+
+    joins  (kind of subject, kind of object), of which a fact has one
+    """
+
+    name: str
+    joins: tuple[tuple[str, str], ...]
+    most: int
+    object: tuple[str, ...]
+    subject: tuple[str, ...]
+    of_object: tuple[str, ...]
+    of_subject: tuple[str, ...]
+
+
+@cache
+def load_relations() -> dict[str, Relation]:
+    """All relations by name, in the order of the file."""
+    text = files("depcache").joinpath("tiny", "relations.yaml").read_text(encoding="utf-8")
+    return {name: _read(name, data) for name, data in yaml.safe_load(text).items()}
+
+
+def _read(name: str, data: dict[str, Any]) -> Relation:
+    subjects, objects = (
+        [data[key]] if isinstance(data[key], str) else data[key] for key in ("from", "to")
+    )
+    return Relation(
+        name=name,
+        joins=tuple(zip(subjects, objects, strict=True)),
+        most=data.get("most", 1),
+        **{key: tuple(data[key]) for key in ("object", "subject", "of_object", "of_subject")},
+    )
+
+
+def ask(topic: str, relations: Sequence[str], rng: random.Random) -> str:
+    """A question for what a walk from `topic` along these relations of a path arrives at.
+
+    relations  at least one, as they stand in a path: `inverse of ...` goes to the subject
+    """
+    known = topic
+    for name in relations[:-1]:
+        relation, is_inverse = _find(name)
+        known = _say(relation.of_subject if is_inverse else relation.of_object, known, rng)
+    relation, is_inverse = _find(relations[-1])
+    return _say(relation.subject if is_inverse else relation.object, known, rng)
+
+
+def _find(name: str) -> tuple[Relation, bool]:
+    plain = name.removeprefix(INVERSE_RELATION)
+    return load_relations()[plain], plain != name
+
+
+def _say(templates: Sequence[str], known: str, rng: random.Random) -> str:
+    text = rng.choice(templates).replace("{x}", known)
+    return text[0].upper() + text[1:] if text.endswith("?") else text
