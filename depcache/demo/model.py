@@ -18,7 +18,9 @@ import string
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from depcache.demo.sample import load_questions, load_triples
 from depcache.errors import ConfigError, shorten
@@ -82,8 +84,9 @@ def make_model(folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         draft = Path(name) / "model"
-        vocab_size = _make_tokenizer(draft)
-        num_parameters = _make_weights(draft, vocab_size)
+        tokenizer = make_tokenizer(_sample_texts(), _VOCAB_SIZE)
+        tokenizer.save_pretrained(draft)
+        num_parameters = _make_weights(draft, len(tokenizer))
         marker = {"trained": False, "recipe": RECIPE, "seed": SEED, "parameters": num_parameters}
         (draft / MARKER_FILE).write_text(json.dumps(marker) + "\n", encoding="utf-8")
         if (folder / MARKER_FILE).exists():
@@ -97,8 +100,11 @@ def _sample_texts() -> list[str]:
     return [*triples, *(question.text for question in load_questions()), DEFAULT_SYSTEM]
 
 
-def _make_tokenizer(folder: Path) -> int:
-    """Train and save the tokenizer; returns the size of its vocabulary."""
+def make_tokenizer(texts: Iterable[str], vocab_size: int, max_len: int = _MAX_LEN) -> Any:
+    """A byte-level BPE tokenizer of HuggingFace, with a chat template, trained on `texts`.
+
+    vocab_size  at most; few texts give fewer
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -106,25 +112,24 @@ def _make_tokenizer(folder: Path) -> int:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=_VOCAB_SIZE,
+        vocab_size=vocab_size,
         min_frequency=2,
         special_tokens=_SPECIAL_TOKENS,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator([*_sample_texts(), string.printable], trainer)
+    tokenizer.train_from_iterator([*texts, string.printable], trainer)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=_SPECIAL_TOKENS[0],
         pad_token=_SPECIAL_TOKENS[0],
         additional_special_tokens=_SPECIAL_TOKENS[1:],
         # Without one, SGLang 0.5.17 fails on /v1/tokenize.
-        model_max_length=_MAX_LEN,
+        model_max_length=max_len,
         clean_up_tokenization_spaces=False,
     )
     fast.chat_template = _CHAT_TEMPLATE
-    fast.save_pretrained(folder)
-    return len(fast)
+    return fast
 
 
 def _make_weights(folder: Path, vocab_size: int) -> int:
