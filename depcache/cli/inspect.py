@@ -116,10 +116,12 @@ def read_paths_file(text: str) -> list[Any]:
         if stripped.startswith("[["):
             return json.loads(stripped)
         if stripped.startswith(("[", "{")):
-            return [json.loads(line) for line in stripped.splitlines() if line.strip()]
+            # Not splitlines: a name may hold U+2028.
+            return [json.loads(line) for line in stripped.split("\n") if line.strip()]
     except ValueError as error:
         raise PromptError(f"the file with paths is no JSON ({error}): correct it") from error
-    rows = csv.reader(stripped.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE)
+    lines = (line.removesuffix("\r") for line in stripped.split("\n"))
+    rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
     return [row for row in rows if row]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -101,7 +101,7 @@ class ReplyStream:
 
     def _read(self) -> Any:
         try:
-            for line in self._response.iter_lines():
+            for line in _read_lines(self._response.iter_bytes()):
                 if not line.startswith(_DATA):
                     continue
                 data = line.removeprefix(_DATA).strip()
@@ -117,6 +117,20 @@ class ReplyStream:
         finally:
             self._response.close()
         raise ServerError("the stream ended without its closing line: ask again")
+
+
+def _read_lines(chunks: Iterable[bytes]) -> Iterator[str]:
+    """The lines of an event stream as they come.
+
+    Not `iter_lines`, which ends a line at U+2028 and U+0085 as well: an answer may hold them.
+    """
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.decode("utf-8", "replace")
+    if rest:
+        yield rest.decode("utf-8", "replace")
 
 
 def _parse(data: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def build_examples(
     with the number of a line that cannot be used.
     """
     try:
-        lines = questions.read_text(encoding="utf-8").splitlines()
+        lines = questions.read_text(encoding="utf-8").split("\n")  # a text may hold U+2028
     except OSError as error:
         raise ConfigError(f"{str(questions)!r} cannot be read: {error.strerror}") from error
     for number, line in enumerate(lines, 1):

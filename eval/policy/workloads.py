@@ -140,7 +140,7 @@ class Source:
         ]
 
     def _trace(self, spec: Spec, requests: Path, chunks: Path) -> Prepared:
-        rows = [json.loads(line) for line in requests.read_text(encoding="utf-8").splitlines()]
+        rows = [json.loads(line) for line in requests.open(encoding="utf-8")]
         with gzip.open(chunks, "rt", encoding="utf-8") as lines:
             found = {row["cid"]: row for row in map(json.loads, lines)}
         texts = {cid: row["text"] for cid, row in found.items() if "text" in row}

@@ -297,7 +297,8 @@ def _answers_in(text: str) -> list[dict[str, Any]]:
 
 def _stream_answers(text: str) -> list[dict[str, Any]]:
     """The last event of each answer. ValueError for a stream that breaks off."""
-    events = [line.removeprefix("data: ") for line in text.splitlines() if line]
+    # Not splitlines: the text of an answer may hold U+2028.
+    events = [line.removeprefix("data: ") for line in text.split("\n") if line]
     if not events or events.pop() != "[DONE]":
         raise ValueError("the stream has no end")
     last: dict[int, dict[str, Any]] = {}
@@ -310,7 +311,7 @@ def _error_code(response: httpx.Response) -> int | None:
     """What an error says of itself; a stream that has begun is a 200 whatever comes. Or None."""
     if response.status_code != 200:
         return response.status_code
-    for line in response.text.splitlines():
+    for line in response.text.split("\n"):
         event = line.removeprefix("data: ")
         if event.startswith('{"error"'):
             return int(json.loads(event)["error"]["code"])

@@ -232,3 +232,9 @@ def test_explain_refuses_files_that_hold_nothing_to_explain(call, server, tmp_pa
 
 def test_explain_wants_either_paths_or_a_body(call, server):
     assert call("explain", "Where?")[0] == 2
+
+
+def test_names_in_a_file_of_paths_may_hold_what_ends_a_line_elsewhere():
+    odd = "a\u2028b\x85c"
+    assert inspect.read_paths_file(f'["{odd}", "r", "x"]\n["y"]\n') == [[odd, "r", "x"], ["y"]]
+    assert inspect.read_paths_file(f"{odd}\tr\tx\r\ny\n") == [[odd, "r", "x"], ["y"]]

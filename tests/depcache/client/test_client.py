@@ -273,6 +273,19 @@ def test_a_stream_that_fails_says_why(content, words):
         stream.finish()
 
 
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_what_ends_a_line_elsewhere_may_stand_in_an_answer(size):
+    """SGLang writes characters as they are; U+2028 and U+0085 end no line of an event stream."""
+    odd = "a\u2028b\x85c\u2029"
+    chunks = chat_chunks()
+    chunks[1]["choices"][0]["delta"]["content"] = odd
+    content = sse(*chunks).replace(json.dumps(odd).encode(), f'"{odd}"'.encode())
+    assert odd.encode() in content
+    parts = (content[i : i + size] for i in range(0, len(content), size))
+    stream = answering(200, parts).ask(PATHS, "Where?", stream=True)
+    assert stream.finish().text == f"{odd}saw"
+
+
 def test_a_stream_closed_early_has_no_reply(client):
     with client.ask(PATHS, "Where?", stream=True) as stream:
         next(iter(stream))
