@@ -49,8 +49,8 @@ class Shape:
     width: int = 192
     layers: int = 4
     heads: int = 6
-    row_tokens: int = 2048
-    rows: int = 4
+    row_tokens: int = 1024
+    rows: int = 8
     learning_rate: float = 2e-3
 
 

@@ -136,7 +136,6 @@ def finetune(
     started = time.perf_counter()
     trainer.train(resume_from_checkpoint=checkpoint)
     seconds = time.perf_counter() - started
-    num_tokens = sum(map(len, rows)) * trainer.state.global_step / max(1, _steps(trainer))
     record = {
         "depcache": __version__,
         "base": Path(model).name,
@@ -147,7 +146,7 @@ def finetune(
         "rows_per_step": rows_per_step * num_ranks,
         "steps": trainer.state.global_step,
         "seconds": round(seconds, 1),
-        "tokens_per_s": round(num_tokens * settings.epochs / seconds),
+        "tokens_per_s": round(trainer.num_tokens * num_ranks / seconds),
         "loss": [
             [entry["step"], round(entry["loss"], 4)]
             for entry in trainer.state.log_history
@@ -218,7 +217,10 @@ def make_trainer(
                 on_step(state.global_step, state.max_steps, float(loss))
 
     class DepTrainer(Trainer):
+        num_tokens = 0  # of this process
+
         def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+            self.num_tokens += inputs["tokens"].numel()
             return to_inputs(super()._prepare_inputs(inputs), model)
 
     dataset: Any = list(rows)
@@ -247,11 +249,6 @@ def _collate(rows: Sequence[Row]) -> dict[str, Any]:
     import torch
 
     return {name: torch.from_numpy(array) for name, array in pad(rows).items()}
-
-
-def _steps(trainer: Any) -> float:
-    """Steps of one epoch."""
-    return trainer.state.max_steps / max(trainer.state.num_train_epochs, 1e-9)
 
 
 def _save(trainer: Any, tokenizer: Any, out: Path, settings: Settings) -> None:

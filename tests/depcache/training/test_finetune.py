@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from depcache.errors import ConfigError
-from depcache.training.examples import Example, write_examples
+from depcache.training.examples import Example, read_examples, write_examples
 from depcache.training.finetune import RECORD_FILE, Settings, finetune, load_model, to_inputs
 from depcache.training.packing import make_row, pad
 from depcache.training.samples import Encoder
@@ -54,6 +54,8 @@ def first_tensors(folder: Path) -> Any:
 def test_twenty_steps_lower_the_loss_on_a_fixed_batch(
     model: Path, data: Path, tmp_path: Path
 ) -> None:
+    from transformers import AutoTokenizer
+
     settings = Settings(
         layouts=("tree", "staggered", "sequential"),
         learning_rate=2e-3,
@@ -67,6 +69,9 @@ def test_twenty_steps_lower_the_loss_on_a_fixed_batch(
     assert record["steps"] == len(losses) == 20
     assert record["examples"] == 28 > record["rows"]  # packed
     assert losses[-1] < 0.6 * losses[0]
+    samples = Encoder(AutoTokenizer.from_pretrained(model)).encode_all(read_examples(data))
+    trained = record["tokens_per_s"] * record["seconds"]
+    assert trained == pytest.approx(20 * sum(map(len, samples)), rel=0.05)
     assert json.loads((tmp_path / "out" / RECORD_FILE).read_text()) == json.loads(
         json.dumps(record)
     )
@@ -75,8 +80,6 @@ def test_twenty_steps_lower_the_loss_on_a_fixed_batch(
 def test_a_packed_batch_computes_what_single_examples_compute(model: Path, data: Path) -> None:
     import torch
     from transformers import AutoTokenizer
-
-    from depcache.training.examples import read_examples
 
     samples = Encoder(AutoTokenizer.from_pretrained(model)).encode_all(read_examples(data))[:6]
     network = load_model(str(model), Settings()).eval()
