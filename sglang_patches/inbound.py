@@ -13,7 +13,7 @@ from typing import Any
 
 from depcache.errors import PromptError, shorten
 from depcache.position.rope import why_not_movable
-from depcache.prompt.nodes import DepPrompt, LinearNode
+from depcache.prompt.nodes import DepPrompt
 from depcache.prompt.wire import (
     PREFIX,
     WireIds,
@@ -21,7 +21,6 @@ from depcache.prompt.wire import (
     forest_from_wire,
     parse_wire,
     read_input_ids,
-    split_text,
 )
 from sglang_patches.beginnings import context_class
 
@@ -36,16 +35,12 @@ def text_to_ids(
 
     add_special_tokens  whether the tokenizer may put its own (BOS) before the text
     """
-    system, task = split_text(text, wire)
     with _tokenizer_lock:
-        prompt = DepPrompt.from_nodes(
-            [
-                LinearNode("system", system),
-                context_class()("context", wire.paths, wire.template),
-                LinearNode("task", task),
-            ],
+        prompt = DepPrompt.from_text(
+            text,
+            wire,
             tokenizer=tokenizer,
-            layout=wire.layout,
+            context=context_class(),
             add_special_tokens=add_special_tokens,
         )
     return prompt.to_wire()

@@ -285,8 +285,10 @@ class DepCacheTree(BasePrefixCache):
 
     def prefetch(self, req: Any) -> None:
         """A request enters the waiting queue: bring what it needs from disk to host memory."""
-        prompt = None if self.disk is None else prompt_of(req, make_state)
-        if self.disk is None or prompt is None:
+        if self.disk is None:
+            return
+        prompt = prompt_of(req, make_state)
+        if prompt is None:
             return
         namespace, table = prompt
         found = match_segments(self.tree, self.tree.root(namespace), table)

@@ -101,6 +101,7 @@ class VictimQueue:
     def _put(self, node: Node, worth: float) -> None:
         if self._worths.get(node) == worth:
             return
+        self._worths.pop(node, None)  # the dict is in the order of age
         self._worths[node] = worth
         bucket = self._buckets.get(worth)
         if bucket is None:
@@ -110,7 +111,6 @@ class VictimQueue:
         self._num_places += 1
 
     def _rebuild(self, worths: dict[Node, float]) -> None:
-        # In the order of the dict, which is that of the nodes' first offers.
         self.clear()
         for node, worth in worths.items():
             self._put(node, worth)

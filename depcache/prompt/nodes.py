@@ -29,9 +29,11 @@ from depcache.prompt.visibility import dense_mask
 from depcache.prompt.wire import (
     MAX_TOKEN_ID,
     WireIds,
+    WireText,
     forest_from_wire,
     parse_wire,
     read_input_ids,
+    split_text,
 )
 
 Content = str | Sequence[int] | NDArray[Any]
@@ -255,6 +257,35 @@ class DepPrompt:
         ]
         return cls.from_nodes(
             nodes, tokenizer=tokenizer, layout=layout, add_special_tokens=add_special_tokens
+        )
+
+    @classmethod
+    def from_text(
+        cls,
+        text: str,
+        wire: WireText,
+        *,
+        tokenizer: Any,
+        context: type[TreeNode] = TreeNode,
+        add_special_tokens: bool = False,
+    ) -> DepPrompt:
+        """The prompt of a rendered chat in which the flat paths of `wire` stand.
+
+        context  what the paths are made into
+
+        Raises PromptError unless they stand there exactly once; see also `from_nodes`.
+        """
+        system, task = split_text(text, wire)
+        nodes = [
+            LinearNode("system", system),
+            context("context", wire.paths, wire.template),
+            LinearNode("task", task),
+        ]
+        return cls.from_nodes(
+            nodes,
+            tokenizer=tokenizer,
+            layout=wire.layout,
+            add_special_tokens=add_special_tokens,
         )
 
     @classmethod

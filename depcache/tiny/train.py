@@ -29,8 +29,8 @@ import numpy as np
 from depcache.demo.model import make_tokenizer
 from depcache.prompt.render import DEFAULT_SYSTEM
 from depcache.tiny.worlds import make_examples
-from depcache.training.finetune import to_inputs
-from depcache.training.packing import Row, make_row, pack, pad
+from depcache.training.finetune import to_inputs, to_tensors
+from depcache.training.packing import Row, make_row, pack
 from depcache.training.samples import IGNORED, Attention, Encoder, Sample
 
 SEED = 20261120
@@ -160,7 +160,7 @@ class Trainer:
         tokens = right = answers = whole = 0
         with torch.no_grad():
             for row in rows:
-                inputs = to_inputs(_tensors([row]), self.network)
+                inputs = to_inputs(to_tensors([row]), self.network)
                 labels = inputs.pop("labels")[0, 1:].numpy()
                 hits = self.network(**inputs).logits[0, :-1].argmax(-1).numpy() == labels
                 learned = labels != IGNORED
@@ -174,7 +174,7 @@ class Trainer:
         return round(right / max(tokens, 1), 4), round(whole / max(answers, 1), 4)
 
     def _loss(self, rows: list[Row]) -> Any:
-        inputs = to_inputs(_tensors(rows), self.network)
+        inputs = to_inputs(to_tensors(rows), self.network)
         return self.network(**inputs).loss
 
     def _note(self, stage: str, step: int, losses: list[float], rate: float) -> None:
@@ -191,12 +191,6 @@ class Trainer:
 def _breaks(learned: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Where in the list of learned tokens a new answer begins: behind each end-of-sequence."""
     return np.flatnonzero(labels[learned] == 0)[:-1] + 1
-
-
-def _tensors(rows: list[Row]) -> dict[str, Any]:
-    import torch
-
-    return {name: torch.from_numpy(array) for name, array in pad(rows).items()}
 
 
 def train(out: Path, minutes: float, shape: Shape, seed: int = SEED) -> None:

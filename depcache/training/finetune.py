@@ -81,6 +81,11 @@ def finetune(
     model that cannot be used.
     """
     _require()
+    if settings.lora and settings.deepspeed:
+        raise ConfigError(
+            "adapters cannot be merged into weights that DeepSpeed has spread over processes: "
+            "leave out lora or deepspeed"
+        )
     import torch
     from transformers import AutoTokenizer, TrainingArguments, set_seed
     from transformers.trainer_utils import get_last_checkpoint
@@ -107,7 +112,7 @@ def finetune(
         )
     rows = make_rows(samples, settings)
     num_ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    rows_per_step = max(1, round(settings.batch * len(rows) / len(samples) / num_ranks))
+    rows_per_step = max(1, round(settings.batch * len(rows) / encoder.num_encoded / num_ranks))
     is_gpu = torch.cuda.is_available()
     arguments = TrainingArguments(
         output_dir=str(out / "checkpoints"),
@@ -140,7 +145,7 @@ def finetune(
         "depcache": __version__,
         "base": Path(model).name,
         "settings": asdict(settings),
-        "examples": len(samples),
+        "examples": encoder.num_encoded,
         "too_long": encoder.num_too_long,
         "rows": len(rows),
         "rows_per_step": rows_per_step * num_ranks,
@@ -153,8 +158,8 @@ def finetune(
             if "loss" in entry
         ],
     }
+    _save(trainer, tokenizer, out, settings)
     if trainer.is_world_process_zero():
-        _save(trainer, tokenizer, out, settings)
         (out / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     return record
 
@@ -224,7 +229,9 @@ def make_trainer(
             return to_inputs(super()._prepare_inputs(inputs), model)
 
     dataset: Any = list(rows)
-    trainer = DepTrainer(model=model, args=arguments, train_dataset=dataset, data_collator=_collate)
+    trainer = DepTrainer(
+        model=model, args=arguments, train_dataset=dataset, data_collator=to_tensors
+    )
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
     trainer.add_callback(Reporter())
@@ -245,19 +252,23 @@ def to_inputs(batch: dict[str, Any], model: Any) -> dict[str, Any]:
     }
 
 
-def _collate(rows: Sequence[Row]) -> dict[str, Any]:
+def to_tensors(rows: Sequence[Row]) -> dict[str, Any]:
+    """A padded batch of rows, for `to_inputs`."""
     import torch
 
     return {name: torch.from_numpy(array) for name, array in pad(rows).items()}
 
 
 def _save(trainer: Any, tokenizer: Any, out: Path, settings: Settings) -> None:
+    """Called by every process: weights that ZeRO has spread over them are collected."""
     model = trainer.accelerator.unwrap_model(trainer.model)
-    if settings.lora:
-        model = model.merge_and_unload()
     model.config.use_cache = True
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
+    if not settings.lora:
+        trainer.save_model(str(out))
+    elif trainer.is_world_process_zero():
+        model.merge_and_unload().save_pretrained(out)
+    if trainer.is_world_process_zero():
+        tokenizer.save_pretrained(out)
 
 
 def _require() -> None:

@@ -18,11 +18,12 @@ import numpy as np
 from depcache.errors import ConfigError, shorten
 from depcache.prompt.forest import Forest, IntArray
 from depcache.prompt.layout import LAYOUTS, Layout, token_positions
-from depcache.prompt.nodes import DepPrompt, LinearNode, TreeNode
+from depcache.prompt.nodes import DepPrompt
 from depcache.prompt.render import DEFAULT_SYSTEM, render
-from depcache.prompt.template import Template, get_template
+from depcache.prompt.template import Template
 from depcache.prompt.tokenization import PromptTokenizer
 from depcache.prompt.visibility import visible_ends
+from depcache.prompt.wire import WireText, parse_wire
 from depcache.training.examples import Example
 
 IGNORED = -100
@@ -64,6 +65,8 @@ class Encoder:
     tokenizer  of HuggingFace, with a chat template and an end-of-sequence token
     layouts    of which each example gets one
     max_tokens longer samples are left out and counted in `num_too_long`
+
+    `num_encoded` counts the examples in the samples of `encode_all`.
     """
 
     tokenizer: Any
@@ -74,6 +77,7 @@ class Encoder:
     max_tokens: int = 4096
     seed: int = 0
     num_too_long: int = 0
+    num_encoded: int = 0
     _pieces: PromptTokenizer = field(init=False)
     _random: random.Random = field(init=False)
 
@@ -110,7 +114,9 @@ class Encoder:
                 sample = self.encode(example, layout)
                 if len(sample) > self.max_tokens:
                     self.num_too_long += 1
-                elif shared and len(share_context([*shared, sample])) > self.max_tokens:
+                    continue
+                self.num_encoded += 1
+                if shared and len(share_context([*shared, sample])) > self.max_tokens:
                     samples.append(share_context(shared))
                     shared = [sample]
                 else:
@@ -146,18 +152,16 @@ class Encoder:
 
     def prompt(self, example: Example, layout: Layout) -> DepPrompt:
         """The prompt of an example as a server has it, without the answer."""
-        template = get_template(self.template)
         rendered = render(
-            example.paths, example.question, system=self.system, template=template, layout=layout
+            example.paths,
+            example.question,
+            system=self.system,
+            template=self.template,
+            layout=layout,
         )
-        text = self._chat(rendered.messages)
-        start = text.find(rendered.flat_text)
-        nodes = [
-            LinearNode("system", text[:start]),
-            TreeNode("context", example.paths, template),
-            LinearNode("task", text[start + len(rendered.flat_text) :]),
-        ]
-        return DepPrompt.from_nodes(nodes, tokenizer=self._pieces, layout=layout)
+        wire = parse_wire(rendered.extra_body["custom_params"])
+        assert isinstance(wire, WireText)
+        return DepPrompt.from_text(self._chat(rendered.messages), wire, tokenizer=self._pieces)
 
     def _encode_flat(self, example: Example, answer: list[int]) -> Sample:
         rendered = render(

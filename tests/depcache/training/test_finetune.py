@@ -135,7 +135,22 @@ def test_adapters_are_merged_and_the_model_is_served(
 def test_what_cannot_be_used_is_one_sentence(model: Path, data: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no example of at most 10 tokens"):
         finetune(str(model), data, tmp_path / "out", Settings(max_tokens=10))
+    settings = Settings(lora=4, deepspeed="zero3.json")
+    with pytest.raises(ConfigError, match="lora or deepspeed"):
+        finetune(str(model), data, tmp_path / "out", settings)
     with pytest.raises(ConfigError, match="tokenizer"):
         finetune(str(tmp_path / "nothing"), data, tmp_path / "out", Settings())
     with pytest.raises(ConfigError, match="cannot be read"):
         finetune(str(model), tmp_path / "nothing.jsonl", tmp_path / "out", Settings())
+
+
+def test_examples_are_counted_one_by_one_when_they_share_their_paths(
+    model: Path, tmp_path: Path
+) -> None:
+    paths = (("A", "is", "B"), ("A", "has", "C"))
+    examples = [Example(f"What is it, {i}?", paths, "B") for i in range(12)]
+    write_examples(examples, tmp_path / "data.jsonl")
+    settings = Settings(batch=6, max_tokens=256, max_steps=1, save_steps=0)
+    record = finetune(str(model), tmp_path / "data.jsonl", tmp_path / "out", settings)
+    assert record["examples"] == 12
+    assert record["rows_per_step"] == round(record["rows"] / 2)
