@@ -48,6 +48,11 @@ class Config(BaseSettings):
     max_passed: int = Field(
         64, ge=0, description="queue_order: how often a request may be passed over"
     )
+    reencode_positions: bool = Field(
+        True,
+        description="KV that is reused at another position gets that position's rotation; False "
+        "is for an experiment that shows what it is worth",
+    )
     cpu_threads: int = Field(
         0, ge=0, description="threads of the model process on a CPU; 0 uses every core"
     )

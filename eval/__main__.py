@@ -11,12 +11,16 @@ from collections.abc import Sequence
 from depcache.errors import DepCacheError
 from eval import costs, retrieval
 from eval.policy import command as policy
+from eval.quality import command as quality
+from eval.quality import teach
 from eval.tiers import command as tiers
 
 SUBCOMMANDS = {
     "retrieval": (retrieval, "recall, time and tokens of retrieval on sets with a graph"),
     "policy": (policy, "hit rates of replacement policies and schedulers, simulated"),
     "costs": (costs, "time and memory of matching, eviction, look-ahead and scheduling"),
+    "quality": (quality, "are the answers right: attention, layouts, reuse, on a real server"),
+    "teach": (teach, "training examples for the small model from MetaQA and 2Wiki"),
     "tiers": (tiers, "time to first token by the tier that holds the KV, on a real server"),
 }
 """Name to a module with `add_arguments(parser)` and `run(args) -> exit code`, and its help."""

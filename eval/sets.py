@@ -32,6 +32,8 @@ class Question:
     answers   what counts as right, any of them
     entities  names it mentions, as the set says; empty where it does not
     kind      the set's own type of question, for example "comparison"
+    split     the part of the set it is in, for example "dev"; empty where there are no parts
+    evidence  triples that lead to the answer, as the set says; empty where it does not
     """
 
     id: str
@@ -39,6 +41,8 @@ class Question:
     answers: tuple[str, ...]
     entities: tuple[str, ...] = ()
     kind: str = ""
+    split: str = ""
+    evidence: tuple[Triple, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,8 @@ def load_kg(folder: Path) -> list[DataSet]:
                 answers=tuple(map(str, row["answers"])),
                 entities=tuple(row.get("entities") or ()),
                 kind=str(row.get("type") or row.get("path") or ""),
+                split=str(row.get("split") or ""),
+                evidence=tuple((h, r, t) for h, r, t in row.get("supporting_triples") or ()),
             )
             for number, row in _read_rows(path, ("question", "answers"))
         )

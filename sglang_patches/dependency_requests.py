@@ -93,8 +93,14 @@ class DependencyRequests:
         host: HostCache | None,
         bandwidth: Bandwidth,
         on_request: Callable[[dict[str, Any], float], None],
+        *,
+        reencodes: bool = True,
     ) -> None:
-        """on_request: called with the report of a request and the seconds spent on its plan."""
+        """What SGLang's cache hands over to.
+
+        on_request  called with the report of a request and the seconds spent on its plan
+        reencodes   False copies shifted hits as they are, which gives worse answers
+        """
         self.counters = dict.fromkeys(
             ("requests", "shared", "shifted", "loaded", "missed", "plain", "shift_fallbacks"), 0
         )
@@ -104,6 +110,7 @@ class DependencyRequests:
         self._host = host
         self._bandwidth = bandwidth
         self._on_request = on_request
+        self._reencodes = reencodes
         # Requests whose copies are allocated but not launched; id -> (request, state).
         self._pending: dict[int, tuple[Any, RequestState]] = {}
 
@@ -194,7 +201,7 @@ class DependencyRequests:
             state.pending = PendingCopy(
                 sources=shifted.slots,
                 targets=targets[: plan.num_shifted],
-                homes=shifted.home,
+                homes=shifted.home if self._reencodes else shifted.placed,
                 placed=shifted.placed,
             )
             state.num_private = plan.num_shifted

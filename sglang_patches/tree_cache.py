@@ -86,7 +86,12 @@ class DepCacheTree(BasePrefixCache):
                     self.tree, self.host, disk_tier, self.bandwidth, config.write_policy
                 )
         self.dependency = DependencyRequests(
-            self.tree, self.slots, self.host, self.bandwidth, self._note_request
+            self.tree,
+            self.slots,
+            self.host,
+            self.bandwidth,
+            self._note_request,
+            reencodes=config.reencode_positions,
         )
         self.plain = PlainRequests(self.tree, self.slots, self.host)
         scheduler = (

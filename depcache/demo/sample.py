@@ -20,9 +20,17 @@ class Question:
     answers: tuple[str, ...]
 
     def is_answered_by(self, text: str) -> bool:
-        """Whether `text` names a right answer, however it spells capitals and blanks."""
-        said = f" {_normalize(text)} "
+        """Whether `text` names a right answer, however it spells capitals and blanks.
+
+        Of a text that says how it got there, what it says at its end counts; see `final_answer`.
+        """
+        said = f" {_normalize(final_answer(text))} "
         return any(f" {_normalize(answer)} " in said for answer in self.answers)
+
+
+def final_answer(text: str) -> str:
+    """What stands behind the last `Answer:` of a text, or all of it."""
+    return text.rpartition("Answer:")[2].strip()
 
 
 def load_triples() -> list[tuple[str, str, str]]:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of things that do not exist: random syllables, or plain words put together anew."""
+"""Names of things: random syllables or letters, plain words put together anew, or given names."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -13,30 +14,46 @@ import yaml
 def _load_words() -> dict[str, Any]:
     text = files("depcache").joinpath("tiny", "words.yaml").read_text(encoding="utf-8")
     data = yaml.safe_load(text)
-    forms = data.pop("forms")
-    return {name: tuple(words.split()) for name, words in data.items()} | {"forms": forms}
+    tables = {name: data.pop(name) for name in ("forms", "nouns")}
+    return {name: tuple(words.split()) for name, words in data.items()} | tables
 
 
 _WORDS = _load_words()
 KINDS: tuple[str, ...] = tuple(_WORDS["forms"])
 """Of things that have names."""
+NOUNS: dict[str, list[str]] = _WORDS["nouns"]
+"""What a thing of a kind may be called; not every kind has a noun."""
 
-_NUM_SYLLABLES = (1, 2, 2, 3)
+_NUM_SYLLABLES = (1, 1, 2, 2, 3)
 _CODA_SHARE = 0.8
+_NATURAL_SHARE = 0.4  # of the names, where natural ones are given
+_LETTERS_SHARE = 0.15  # of the words: no syllables but letters, so that any token gets copied
 
 
 class Names:
-    """Draws names, none of them twice, and none of `forbidden`."""
+    """Draws names, none of them twice, and none of `forbidden`.
 
-    def __init__(self, rng: random.Random, forbidden: frozenset[str] = frozenset()) -> None:
+    natural  names of real things, used for any kind; none: all names are made up
+    """
+
+    def __init__(
+        self,
+        rng: random.Random,
+        forbidden: frozenset[str] = frozenset(),
+        natural: Sequence[str] = (),
+    ) -> None:
         self._rng = rng
         self._forbidden = forbidden
+        self._natural = natural
         self._used: set[str] = set()
 
     def draw(self, kind: str) -> str:
         """A new name for a thing of this kind."""
         while True:
-            name = self._rng.choice(_WORDS["forms"][kind]).format_map(_Parts(self._rng))
+            if self._natural and self._rng.random() < _NATURAL_SHARE:
+                name = self._rng.choice(self._natural)
+            else:
+                name = self._rng.choice(_WORDS["forms"][kind]).format_map(_Parts(self._rng))
             if name not in self._used and name not in self._forbidden:
                 self._used.add(name)
                 return name
@@ -53,6 +70,9 @@ class _Parts(dict[str, str]):
 
     def _word(self) -> str:
         rng = self._rng
+        if rng.random() < _LETTERS_SHARE:
+            letters = "".join(rng.choices(_WORDS["letter"], k=rng.randint(3, 9)))
+            return letters[0].upper() + letters[1:]
         word = ""
         for _ in range(rng.choice(_NUM_SYLLABLES)):
             word += rng.choice(_WORDS["onset"]) + rng.choice(_WORDS["vowel"])

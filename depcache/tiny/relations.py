@@ -53,14 +53,22 @@ def _read(name: str, data: dict[str, Any]) -> Relation:
 def ask(topic: str, relations: Sequence[str], rng: random.Random) -> str:
     """A question for what a walk from `topic` along these relations of a path arrives at.
 
+    topic      a name, or a phrase that stands for what is known
     relations  at least one, as they stand in a path: `inverse of ...` goes to the subject
     """
-    known = topic
-    for name in relations[:-1]:
-        relation, is_inverse = _find(name)
-        known = _say(relation.of_subject if is_inverse else relation.of_object, known, rng)
+    known = describe(topic, relations[:-1], rng)
     relation, is_inverse = _find(relations[-1])
-    return _say(relation.subject if is_inverse else relation.object, known, rng)
+    text = _fill(relation.subject if is_inverse else relation.object, known, rng)
+    return text[0].upper() + text[1:]
+
+
+def describe(topic: str, relations: Sequence[str], rng: random.Random) -> str:
+    """A noun phrase for what such a walk arrives at; the topic itself when it goes nowhere."""
+    known = topic
+    for name in relations:
+        relation, is_inverse = _find(name)
+        known = _fill(relation.of_subject if is_inverse else relation.of_object, known, rng)
+    return known
 
 
 def _find(name: str) -> tuple[Relation, bool]:
@@ -68,6 +76,5 @@ def _find(name: str) -> tuple[Relation, bool]:
     return load_relations()[plain], plain != name
 
 
-def _say(templates: Sequence[str], known: str, rng: random.Random) -> str:
-    text = rng.choice(templates).replace("{x}", known)
-    return text[0].upper() + text[1:] if text.endswith("?") else text
+def _fill(templates: Sequence[str], known: str, rng: random.Random) -> str:
+    return rng.choice(templates).replace("{x}", known)

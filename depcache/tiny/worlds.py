@@ -8,14 +8,15 @@ path that a question describes, to say it, and to name where it ends.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 import networkx as nx
 
 from depcache.graph.retrieval import Retriever
 from depcache.prompt.paths import Path
-from depcache.tiny.names import Names
-from depcache.tiny.relations import ask, load_relations
+from depcache.tiny.names import NOUNS, Names
+from depcache.tiny.relations import ask, describe, load_relations
 from depcache.training.examples import Example
 
 _SIZES = {"person": (3, 7), "city": (2, 5), "state": (1, 3)}
@@ -23,14 +24,26 @@ _OTHERS = (0, 3)
 FACT_SHARE = 0.6
 """Of what a thing may be the subject of, so much is stated."""
 
+UNKNOWN = "The facts do not say."
+"""What is to be said when they do not."""
+
+_NUM_TOPICS = (1, 1, 1, 2, 2, 3)
+_UNKNOWN_SHARE = 0.05  # of the groups of questions
+_BOTH_SHARE = 0.25  # of the questions where two topics lead to the same thing
+_NOUN_SHARE = 0.15
+_ASIDE_SHARE = 0.1
+_YEAR_SHARE = 0.15
+
 
 def make_world(rng: random.Random, names: Names) -> nx.MultiDiGraph:
-    """A small graph of a few things of every kind; edges carry `relation`."""
+    """A small graph of a few things of every kind; edges carry `relation`, nodes `kind`."""
     things = {
         kind: [names.draw(kind) for _ in range(rng.randint(*_SIZES.get(kind, _OTHERS)))]
         for kind in sorted({kind for r in load_relations().values() for j in r.joins for kind in j})
     }
     graph = nx.MultiDiGraph()
+    for kind, members in things.items():
+        graph.add_nodes_from(members, kind=kind)
     for relation in load_relations().values():
         for subjects, objects in relation.joins:
             for subject in things[subjects]:
@@ -43,9 +56,9 @@ def make_world(rng: random.Random, names: Names) -> nx.MultiDiGraph:
     return graph
 
 
-def answer_of(path: Path) -> str:
+def answer_of(*paths: Path) -> str:
     """What the model is to say: the evidence as it stands in the facts, then where it ends."""
-    return f"{' -> '.join(path)}\nAnswer: {path[-1]}"
+    return "\n".join([*(" -> ".join(path) for path in paths), f"Answer: {paths[-1][-1]}"])
 
 
 def make_examples(
@@ -55,27 +68,83 @@ def make_examples(
     num_hops: int = 3,
     max_paths: int = 30,
     forbidden: frozenset[str] = frozenset(),
+    natural: Sequence[str] = (),
 ) -> Iterator[Example]:
-    """Examples without end, `num_questions` in a row over the same paths.
+    """Examples without end, up to `num_questions` in a row over the same paths.
 
+    max_paths  of all topics together; there are one to three, as a question may name several
     forbidden  names that must not be drawn, because they are asked about in an evaluation
+    natural    names of real things; see `Names`
     """
     rng = random.Random(seed)
     while True:
-        graph = make_world(rng, Names(rng, forbidden))
+        graph = make_world(rng, Names(rng, forbidden, natural))
         topics = [node for node in graph if graph.degree(node) > 1]
         if not topics:
             continue
-        topic = rng.choice(topics)
-        retriever = Retriever(graph, pruner="none", max_hops=num_hops)
-        found = retriever.retrieve(topic, entities=[topic], num_paths=rng.randint(4, max_paths))
-        walks = _walks(found.paths)
-        for walk in rng.sample(walks, min(num_questions, len(walks))):
-            question = ask(topic, walk[1::2], rng)
-            yield Example(question, tuple(found.paths), answer_of(walk))
+        topics = rng.sample(topics, min(len(topics), rng.choice(_NUM_TOPICS)))
+        most = rng.randint(min(4, max_paths), max_paths)
+        retriever = Retriever(graph, pruner="none", max_hops=rng.randint(2, num_hops))
+        found = retriever.retrieve("", entities=topics, num_paths=max(2, most // len(topics))).paths
+        walks = {topic: _walks([path for path in found if path[0] == topic]) for topic in topics}
+        is_known = rng.random() >= _UNKNOWN_SHARE
+        if not is_known:
+            gone = rng.choice(topics)
+            found = tuple(path for path in found if path[0] != gone)
+            walks = {gone: walks[gone]}
+        for question, *evidence in _draw_questions(walks, graph, num_questions, rng):
+            yield Example(question, found, answer_of(*evidence) if is_known else UNKNOWN)
 
 
-def _walks(paths: tuple[Path, ...]) -> list[Path]:
+def _draw_questions(
+    walks: dict[str, list[Path]], graph: nx.MultiDiGraph, number: int, rng: random.Random
+) -> Iterator[tuple[str, *tuple[Path, ...]]]:
+    """Questions, each with its evidence."""
+    singles = [(walk,) for group in walks.values() for walk in group]
+    pairs = [
+        (one, other)
+        for (topic, group), (rival, others) in _pairs_of(list(walks.items()))
+        for one in group
+        for other in others
+        if one[-1] == other[-1] and one[-2] == other[-2] and rival not in one and topic not in other
+    ]
+    num_pairs = min(len(pairs), round(number * _BOTH_SHARE))
+    chosen = rng.sample(pairs, num_pairs)
+    chosen += rng.sample(singles, min(len(singles), number - num_pairs))
+    rng.shuffle(chosen)
+    for evidence in chosen:
+        ends = [describe(_name(walk[0], graph, rng), walk[1:-2:2], rng) for walk in evidence]
+        known = f"both {ends[0]} and {ends[1]}" if len(ends) == 2 else ends[0]
+        question = ask(known, evidence[-1][-2:-1], rng)
+        others = [topic for topic in walks if all(topic not in walk for walk in evidence)]
+        yield _decorate(question, others, rng), *evidence
+
+
+def _pairs_of(
+    items: Sequence[tuple[str, list[Path]]],
+) -> Iterator[tuple[tuple[str, list[Path]], ...]]:
+    for i, one in enumerate(items):
+        for other in items[i + 1 :]:
+            yield one, other
+
+
+def _name(topic: str, graph: nx.MultiDiGraph, rng: random.Random) -> str:
+    """The topic, now and then with what it is: `the film X`."""
+    nouns = NOUNS.get(graph.nodes[topic]["kind"])
+    return f"the {rng.choice(nouns)} {topic}" if nouns and rng.random() < _NOUN_SHARE else topic
+
+
+def _decorate(question: str, others: Sequence[str], rng: random.Random) -> str:
+    """Now and then a year, or a mention of another thing, that a reader can pass over."""
+    if rng.random() < _YEAR_SHARE:
+        question = re.sub(r"\bthe film\b", f"the {rng.randint(1900, 2025)} film", question, count=1)
+    if others and rng.random() < _ASIDE_SHARE:
+        aside = rng.choice((f" on {others[0]}", f" near {others[0]}"))
+        question = re.sub(r"\b[Ii]n which (city|town)\b", rf"\g<0>{aside}", question, count=1)
+    return question
+
+
+def _walks(paths: Sequence[Path]) -> list[Path]:
     """What can be asked for: the beginnings of the paths, the first of each kind of walk."""
     first: dict[tuple[str, ...], Path] = {}
     for path in paths:

@@ -75,9 +75,12 @@ def pack(samples: Iterable[Sample], max_tokens: int) -> list[Row]:
     return [make_row(row) for row in rows]
 
 
-def pad(rows: Sequence[Row]) -> dict[str, IntArray]:
-    """Rows of equal length as arrays (num_rows, num_tokens); what is added sees only itself."""
-    num = max(map(len, rows))
+def pad(rows: Sequence[Row], num_tokens: int | None = None) -> dict[str, IntArray]:
+    """Rows of equal length as arrays (num_rows, num_tokens); what is added sees only itself.
+
+    num_tokens  at least that of the longest row; None: just that
+    """
+    num = num_tokens or max(map(len, rows))
 
     def fill(name: str, value: int) -> IntArray:
         out = np.full((len(rows), num), value, np.int64)

@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", type=Path, help="file for the report; - is stdout")
     add("--data", type=Path, help="folder that holds the graphs")
     add("--graph", help="folder of the graph in it (default: the demo's graph; metaqa with --data)")
-    add("--model", help="model to serve (default: the demo's own, which is random)")
+    add("--model", help="model to serve (default: one of 30 million random weights)")
     add("--tokens", type=int, nargs="+", default=list(SIZES), help="of a context; about")
     add("--prompts", type=int, help=f"of each size (default {NUM_PROMPTS})")
     add("--paths", type=int, default=30, help="most paths of an entity (default 30)")
@@ -92,7 +92,7 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
     """The report: rows, what moving took, settings, machine."""
     require_sglang()
     err = Console(stderr=True, highlight=False)
-    with err.status("making the demo's model (once)"):
+    with err.status("making a model of random weights (once)"):
         model = args.model or str(ensure_model())
     count = args.prompts or (NUM_PROMPTS_QUICK if args.quick else NUM_PROMPTS)
     prompts, warm_ups = _make_all(args, model, count)

@@ -4,88 +4,120 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice, repeat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from depcache.tiny.train import (
-    Shape,
-    Trainer,
-    copy_rows,
-    make_network,
-    make_vocabulary,
-    question_rows,
-    train,
-)
+from depcache.prompt.layout import LAYOUTS
+from depcache.tiny.train import _stage_rows, copy_rows, make_vocabulary, question_rows, train
+from depcache.tiny.trainer import Shape, Trainer, make_network
+from depcache.tiny.worlds import make_examples
+from depcache.training.examples import Example
 from depcache.training.samples import IGNORED
 
 pytestmark = pytest.mark.sglang  # torch and transformers come with the server
 
-SMALL = Shape(vocab_size=512, width=32, layers=2, heads=2, row_tokens=2048, rows=1)
+SMALL = Shape(vocab_size=512, width=32, layers=2, heads=2, step_tokens=512)
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    return make_vocabulary(SMALL)
+    return make_vocabulary(SMALL.vocab_size)
 
 
-def test_twenty_steps_lower_the_loss_on_a_fixed_batch(tokenizer: Any, tmp_path: Path) -> None:
-    shape = replace(SMALL, learning_rate=0.03)  # the rate is still rising after twenty steps
-    row = next(question_rows(shape, tokenizer, "dependency", 1))
-    trainer = Trainer(make_network(shape), shape, tmp_path / "log.jsonl")
-    before = trainer._loss([row]).item()
-    trainer.run("dependency", iter(list(repeat(row, 20))), 1e9, [row])
-    assert trainer._loss([row]).item() < 0.9 * before
-    [noted, end] = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert (noted["step"], end["steps"]) == (20, 20)
+def make_small(learning_rate: float = SMALL.learning_rate) -> Any:
+    return make_network(replace(SMALL, learning_rate=learning_rate), 4096, 1)
+
+
+@pytest.mark.parametrize("has_muon", [True, False])
+def test_twenty_steps_lower_the_loss_on_a_fixed_batch(
+    tokenizer: Any, tmp_path: Path, has_muon: bool
+) -> None:
+    row = next(question_rows(tokenizer, "dependency", 1, row_tokens=1024))
+    trainer = Trainer(make_small(), SMALL, tmp_path / "log.jsonl")
+    before = trainer.loss([row]).item()
+    phases = [(1.0, 1, repeat(row))]
+    trainer.run("dependency", phases, 0.0, [row], max_steps=20, has_muon=has_muon)
+    assert trainer.loss([row]).item() < 0.9 * before
+    lines = (tmp_path / "log.jsonl").read_text().splitlines()
+    end = json.loads(lines[-1])
+    assert end["steps"] == 20
     assert 0 <= end["whole"] <= end["token_accuracy"] <= 1
 
 
+def test_phases_follow_each_other(tokenizer: Any, tmp_path: Path) -> None:
+    taken: list[str] = []
+
+    def rows(name: str) -> Iterator[Any]:
+        while True:
+            taken.append(name)
+            yield row
+
+    row = next(copy_rows(SMALL.vocab_size, np.random.default_rng(0)))
+    trainer = Trainer(make_small(), SMALL, tmp_path / "log.jsonl")
+    phases = [(0.5, 2, rows("first")), (1.0, 1, rows("second"))]
+    trainer.run("copy", phases, 0.0, max_steps=8)
+    assert taken == ["first"] * 8 + ["second"] * 4
+
+
 def test_rows_are_full_and_of_new_worlds(tokenizer: Any) -> None:
-    rows = list(islice(question_rows(SMALL, tokenizer, "dependency", 1), 12))
-    assert all(len(row) <= SMALL.row_tokens for row in rows)
-    assert sum(map(len, rows)) > 0.7 * 12 * SMALL.row_tokens
+    rows = list(islice(question_rows(tokenizer, "dependency", 1, row_tokens=2048), 12))
+    assert all(len(row) <= 2048 for row in rows)
+    assert sum(map(len, rows)) > 0.7 * 12 * 2048
     texts = {tokenizer.decode(row.tokens) for row in rows}
     assert len(texts) == 12
-    flat = next(question_rows(SMALL, tokenizer, "flat", 1))
+    flat = next(question_rows(tokenizer, "flat", 1, row_tokens=2048))
     answers = [t for t in flat.labels.tolist() if t != IGNORED]
     assert "Answer: " in tokenizer.decode(answers)
-    copied = next(copy_rows(SMALL, np.random.default_rng(0)))
+    assert set(LAYOUTS) == {"tree", "staggered", "sequential"}
+    copied = next(copy_rows(SMALL.vocab_size, np.random.default_rng(0)))
     learned = copied.labels != IGNORED
-    assert 0.4 < learned.mean() < 0.6
-    assert len(copied) <= SMALL.row_tokens
+    half = len(copied) // 2
+    assert learned[half:].all() and not learned[:half].any()
+    assert copied.tokens[half:].tolist() == copied.tokens[:half].tolist()
+
+
+def test_given_examples_are_mixed_in_and_rows_come_again(tokenizer: Any) -> None:
+    mine = Example("Who is it?", (("Zorro", "is", "Diego"),), "Zorro -> is -> Diego")
+    rows = question_rows(tokenizer, "dependency", 1, row_tokens=1024, examples=[mine], reuse=3)
+    texts = [tokenizer.decode(row.tokens) for row in islice(rows, 120)]
+    assert any("Zorro" in text for text in texts)
+    assert not all("Zorro" in text for text in texts)
+    assert len(texts) / 4 < len(set(texts)) < len(texts) / 1.5
 
 
 def test_accuracy_counts_answers_that_are_right_to_the_last_token(
     tokenizer: Any, tmp_path: Path
 ) -> None:
-    row = next(question_rows(SMALL, tokenizer, "dependency", 2))
+    row = next(question_rows(tokenizer, "dependency", 2, row_tokens=1024))
 
-    class Oracle:
-        """Knows the next token, but for one answer."""
+    import torch
+
+    class Body(torch.nn.Module):
+        """Knows the next token, but for the first one of an answer."""
 
         def __init__(self) -> None:
-            self.config = make_network(SMALL).config
-            self.config._attn_implementation = "sdpa"
+            super().__init__()
+            self.some = torch.nn.Parameter(torch.zeros(1))  # says which device it is on
 
-        def eval(self) -> None: ...
-
-        def train(self) -> None: ...
-
-        def __call__(self, input_ids: Any, **_: Any) -> Any:
-            import torch
-
+        def forward(self, input_ids: Any, **_: Any) -> Any:
             right = torch.nn.functional.one_hot(input_ids.roll(-1, 1), SMALL.vocab_size)
             first = int(np.flatnonzero(row.labels != IGNORED)[0])
             right[0, first - 1] = 0
             right[0, first - 1, 1] = 1
-            return type("Output", (), {"logits": right.float()})()
+            return SimpleNamespace(last_hidden_state=right.float())
 
-    accuracy, whole = Trainer(Oracle(), SMALL, tmp_path / "log.jsonl").accuracy([row])
+    network = make_small()
+    trainer = Trainer(network, SMALL, tmp_path / "log.jsonl")
+    network.model, network.lm_head = Body(), torch.nn.Identity()
+    accuracy, whole = trainer.accuracy([row])
     num_answers = int((row.labels == tokenizer.eos_token_id).sum())
     num_tokens = int((row.labels != IGNORED).sum())
     assert accuracy == pytest.approx(1 - 1 / num_tokens, abs=1e-3)
@@ -95,10 +127,25 @@ def test_accuracy_counts_answers_that_are_right_to_the_last_token(
 def test_all_stages_leave_models_that_can_be_loaded(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    train(tmp_path, 0.02, SMALL)
-    for folder in ("base", "model"):
+    examples = list(islice(make_examples(1), 12))
+    train(tmp_path, 0.03, SMALL, examples, has_control=True)
+    for folder in ("base", "dependency", "control"):
         network = AutoModelForCausalLM.from_pretrained(tmp_path / folder)
         assert network.config.hidden_size == 32
         assert AutoTokenizer.from_pretrained(tmp_path / folder).chat_template
     ends = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert [e["stage"] for e in ends if "whole" in e] == ["copy", "base", "dependency"]
+    stages = [e["stage"] for e in ends if "whole" in e]
+    assert stages == ["copy", "base", "dependency", "control"]
+    before = (tmp_path / "base" / "model.safetensors").read_bytes()
+    shutil.rmtree(tmp_path / "dependency")
+    train(tmp_path, 0.03, SMALL, examples, has_control=True)
+    assert (tmp_path / "base" / "model.safetensors").read_bytes() == before
+    last = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
+    assert last["stage"] == "dependency"
+    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == len(ends) + 1
+
+
+def test_the_last_stage_reads_flat_text_too(tokenizer: Any) -> None:
+    rows = list(islice(_stage_rows("dependency", tokenizer, 1, row_tokens=1024), 60))
+    flat = sum(bool((row.task_starts == row.starts).all()) for row in rows)  # no trees
+    assert 0.1 < flat / len(rows) < 0.5

@@ -12,7 +12,7 @@ from depcache.demo.sample import load_triples
 from depcache.prompt.paths import INVERSE_RELATION
 from depcache.tiny.names import KINDS, Names
 from depcache.tiny.relations import ask, load_relations
-from depcache.tiny.worlds import answer_of, make_examples
+from depcache.tiny.worlds import UNKNOWN, answer_of, make_examples
 
 NUM = 300
 
@@ -22,21 +22,49 @@ def examples():
     return list(islice(make_examples(3), NUM))
 
 
-def test_every_answer_is_the_beginning_of_a_path_and_its_end(examples):
-    for example in examples:
-        evidence, answer = example.answer.split("\nAnswer: ")
-        walk = tuple(evidence.split(" -> "))
-        assert any(path[: len(walk)] == walk for path in example.paths)
-        assert walk[-1] == answer and len(walk) in (3, 5, 7)
-        # Of walks along the same relations it is the first.
-        same = [p for p in example.paths if p[: len(walk)][1::2] == walk[1::2]]
-        assert same[0][: len(walk)] == walk
-        assert walk[0] in example.question
-        assert not any(name in example.question for name in walk[2::2] if name not in walk[0])
+@pytest.fixture(scope="module")
+def told(examples):
+    return [example for example in examples if example.answer != UNKNOWN]
 
 
-def test_one_to_three_hops_and_both_directions_occur(examples):
-    walks = [e.answer.split("\n")[0].split(" -> ")[1::2] for e in examples]
+def evidence_of(example):
+    *lines, last = example.answer.split("\n")
+    return [tuple(line.split(" -> ")) for line in lines], last.removeprefix("Answer: ")
+
+
+def test_every_answer_is_the_beginning_of_a_path_and_its_end(told):
+    for example in told:
+        walks, answer = evidence_of(example)
+        assert walks[-1][-1] == answer
+        for walk in walks:
+            assert len(walk) in (3, 5, 7)
+            assert walk[0] in example.question
+            # Of walks from there along the same relations it is the first.
+            same = [
+                path
+                for path in example.paths
+                if path[0] == walk[0] and path[1 : len(walk)][::2] == walk[1::2]
+            ]
+            assert same[0][: len(walk)] == walk
+
+
+def test_some_questions_are_about_two_things_that_lead_to_one(told):
+    pairs = [walks for example in told if len(walks := evidence_of(example)[0]) == 2]
+    assert len(pairs) > NUM / 60
+    for one, other in pairs:
+        assert one[0] != other[0] and one[-2:] == other[-2:]
+    assert sum(len({path[0] for path in example.paths}) > 1 for example in told) > NUM / 4
+
+
+def test_where_the_facts_do_not_say_it_the_topic_is_not_among_them(examples):
+    unknown = [example for example in examples if example.answer == UNKNOWN]
+    assert 0 < len(unknown) < NUM / 5
+    for example in unknown:
+        assert not any(path[0] in example.question for path in example.paths)
+
+
+def test_one_to_three_hops_and_both_directions_occur(told):
+    walks = [evidence_of(e)[0][0][1::2] for e in told]
     assert {len(walk) for walk in walks} == {1, 2, 3}
     inverse = sum(name.startswith(INVERSE_RELATION) for walk in walks for name in walk)
     assert 0.2 < inverse / sum(map(len, walks)) < 0.8
@@ -83,3 +111,14 @@ def test_a_question_is_made_from_the_inside_out():
     names = {ask("X", ["born in", f"{INVERSE_RELATION}flows through"], rng) for _ in range(200)}
     assert "Which river runs through the birthplace of X?" in names
     assert answer_of(("X", "born in", "Y")) == "X -> born in -> Y\nAnswer: Y"
+    both = answer_of(("X", "born in", "Z"), ("Y", "born in", "Z"))
+    assert both == "X -> born in -> Z\nY -> born in -> Z\nAnswer: Z"
+
+
+def test_given_names_are_used_for_any_kind_and_forbidden_ones_never():
+    natural = [f"Given {letter}" for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"]
+    examples = make_examples(1, natural=natural, forbidden=frozenset(natural[:13]))
+    nodes = {n for e in islice(examples, 300) for path in e.paths for n in path[::2]}
+    assert not nodes & set(natural[:13])
+    assert len(nodes & set(natural[13:])) > 10
+    assert any(not node.startswith("Given") for node in nodes)

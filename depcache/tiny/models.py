@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The models that ship with DepCache; `weights/README.md` is their card."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+TINY_NAME = "depcache-tiny"
+"""What commands take for the folder of `TINY`."""
+
+TINY = "dependency"
+"""depcache-tiny: fine-tuned with dependency attention in all layouts; it reads flat text too."""
+
+SELF_ATTENTION = "control"
+"""Its twin, trained as long with ordinary attention on flat text; what it is compared with."""
+
+
+def model_folder(name: str = TINY) -> Path:
+    """The folder of a model that ships."""
+    return Path(str(files("depcache").joinpath("tiny", "weights", name)))
+
+
+def resolve_model(model: str) -> str:
+    """`depcache-tiny` becomes its folder; every other name stays what it is."""
+    return str(model_folder()) if model == TINY_NAME else model

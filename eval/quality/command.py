@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Are the answers right? `python -m eval quality [--quick] [--data DIR] --json OUT`.
+
+Asks real servers the demo's questions and, with --data, those of public sets: without facts,
+with ordinary attention over flat and over deduplicated text, with dependency attention before
+and after fine-tuning, in every layout, from a cold and from a warm cache. Every answer is scored
+against the best gold one: exact match, F1, ROUGE-L; intervals are of a bootstrap.
+
+    --quick   25 questions of each set, all of the demo
+
+The models are those that ship with DepCache, unless --models names a folder that
+`python -m depcache.tiny.train --control` made. Needs the extras `server` and `bench`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from importlib.util import find_spec
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from depcache.cli.launch import require_sglang
+from depcache.errors import ConfigError
+from depcache.tiny.models import SELF_ATTENTION, TINY, model_folder
+from eval.output import processor, write_report
+from eval.quality.plot import plot
+from eval.quality.prompts import SETS, Asked, make_sets
+from eval.quality.scores import interval, score
+from eval.quality.split import NUM_ASKED
+from eval.quality.systems import System, make_systems, open_server
+from eval.sets import SetError
+
+NUM_QUICK = 25
+NUM_DEMO = 40
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the subcommand."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("--quick", action="store_true", help=f"{NUM_QUICK} questions of each set")
+    add("--json", type=Path, help="file for the report; - is stdout")
+    add("--plot", type=Path, help="file for a picture, .png or .svg")
+    add("--data", type=Path, help="folder that holds the public sets (default: the demo only)")
+    add("--sets", nargs="+", choices=SETS, default=list(SETS), help="(default: all)")
+    add("--models", type=Path, help="folder with `control` and `dependency` (default: ours)")
+    add("--questions", type=int, help=f"of each set (default {NUM_ASKED})")
+    add("--pruner", default="words", help="of the paths (default words)")
+    add("--paths", type=int, default=20, help="of an entity, at most (default 20)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask, print and write; the exit code."""
+    try:
+        report = make_report(args)
+    except (SetError, ConfigError) as error:
+        print(f"eval: {error}", file=sys.stderr)
+        return 2
+    write_report(report, args.json)
+    if args.plot is not None:
+        plot(report["rows"], args.plot)
+    return 0
+
+
+def make_report(args: argparse.Namespace) -> dict[str, Any]:
+    """The report: rows, whether a warm cache answers as a cold one, settings, machine."""
+    require_sglang()
+    _require_bench()
+    err = Console(stderr=True, highlight=False)
+    started = time.perf_counter()
+    number = args.questions or (NUM_QUICK if args.quick else NUM_ASKED)
+    names = [name for name in args.sets if name == "demo" or args.data]
+    with err.status("looking for paths"):
+        sets = {}
+        for name in names:
+            count = min(NUM_DEMO, args.questions or NUM_DEMO) if name == "demo" else number
+            sets |= make_sets(args.data, [name], count, pruner=args.pruner, max_paths=args.paths)
+    answers = _ask_everything(args, sets, err)
+    rows = [_make_row(name, system, sets[name], texts) for (name, system), texts in answers.items()]
+    for name in sets:
+        err.print(_make_table(name, rows))
+    tree = {
+        (name, system.is_warm): texts
+        for (name, system), texts in answers.items()
+        if system.name in ("DepAttn", "DepAttn, warm") and system.layout == "tree"
+    }
+    different = {
+        name: sum(a != b for a, b in zip(tree[name, False], tree[name, True], strict=True))
+        for name in sets
+    }
+    return {
+        "rows": rows,
+        "warm_equals_cold": not any(different.values()),
+        "answers_that_differ_when_warm": different,
+        "reachable": {
+            name: round(sum(asked.is_reachable() for asked in questions) / len(questions), 4)
+            for name, questions in sets.items()
+        },
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": _command(args),
+        "seconds": round(time.perf_counter() - started, 1),
+        "settings": {"pruner": args.pruner, "paths": args.paths, "models": _models(args)},
+        "versions": {
+            name: version(name) for name in ("depcache", "sglang", "torch", "transformers")
+        },
+        "machine": {"processor": processor(), "cores": os.cpu_count(), "os": platform.system()},
+    }
+
+
+def _require_bench() -> None:
+    missing = [name for name in ("rouge_score", "scipy") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"{', '.join(missing)} is missing: install the extra `bench`")
+
+
+def _ask_everything(
+    args: argparse.Namespace, sets: dict[str, list[Asked]], err: Console
+) -> dict[tuple[str, System], list[str]]:
+    answers: dict[tuple[str, System], list[str]] = {}
+    systems = make_systems()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    folders = {"self": _folder(args, SELF_ATTENTION), "dependency": _folder(args, TINY)}
+    with (
+        tempfile.TemporaryDirectory(prefix="depcache-eval-") as temporary,
+        Progress(*columns, console=err, transient=True) as progress,
+    ):
+        total = len(systems) * sum(map(len, sets.values()))
+        task = progress.add_task("starting", total=total)
+        for (reader, reencodes), group in groupby(systems, lambda s: (s.reader, s.reencodes)):
+            progress.update(task, description=f"starting the server of {folders[reader].name}")
+            log_file = Path(temporary) / "server.log"
+            with open_server(folders[reader], log_file, reencodes=reencodes) as asker:
+                for system in group:
+                    for name, questions in sets.items():
+                        progress.update(task, description=f"{system.name} {system.layout}: {name}")
+                        texts = answers[name, system] = []
+                        for text in asker.ask_all(system, questions, name):
+                            texts.append(text)
+                            progress.advance(task)
+    return answers
+
+
+def _make_row(
+    name: str, system: System, questions: Sequence[Asked], texts: Sequence[str]
+) -> dict[str, Any]:
+    scores = [score(text, asked.answers) for text, asked in zip(texts, questions, strict=True)]
+    row: dict[str, Any] = {"set": name, "system": system.name, "layout": system.layout}
+    for measure in ("em", "f1", "rouge_l"):
+        values = [getattr(each, measure) for each in scores]
+        row[measure] = round(sum(values) / len(values), 4)
+        row[f"{measure}_95"] = [round(end, 4) for end in interval(values)]
+    return row | {"n": len(scores)}
+
+
+def _make_table(name: str, rows: Sequence[dict[str, Any]]) -> Table:
+    mine = [row for row in rows if row["set"] == name]
+    table = Table(box=None, title=f"{name}, {mine[0]['n']} questions", title_justify="left")
+    table.add_column("system")
+    table.add_column("layout")
+    for title in ("EM", "95 %", "F1", "ROUGE-L"):
+        table.add_column(title, justify="right")
+    for row in mine:
+        low, high = row["em_95"]
+        figures = [f"{100 * row['em']:.1f}", f"{100 * low:.1f}-{100 * high:.1f}"]
+        figures += [f"{100 * row[key]:.1f}" for key in ("f1", "rouge_l")]
+        table.add_row(row["system"], row["layout"], *figures)
+    return table
+
+
+def _folder(args: argparse.Namespace, name: str) -> Path:
+    folder = args.models / name if args.models else model_folder(name)
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{str(folder)!r} is no model: make one with depcache.tiny.train")
+    return folder
+
+
+def _models(args: argparse.Namespace) -> str:
+    return args.models.name if args.models else "depcache-tiny"
+
+
+def _command(args: argparse.Namespace) -> str:
+    words = ["python -m eval quality"]
+    words += ["--quick"] if args.quick else []
+    words += ["--data DIR"] if args.data else []
+    words += [f"--questions {args.questions}"] if args.questions else []
+    words += [f"--pruner {args.pruner} --paths {args.paths}"]
+    return " ".join(words)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is compared: how the facts are written, which model reads them, and what is reused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path as File
+from typing import Any, Literal
+
+from depcache.cli.launch import find_gpu, make_launch
+from depcache.client.client import Client
+from depcache.demo.sample import final_answer
+from depcache.demo.server import ServerProcess, find_free_port
+from depcache.prompt.layout import LAYOUTS, Layout
+from depcache.prompt.paths import Path
+from depcache.prompt.render import render
+from depcache.training.examples import Example
+from depcache.training.samples import Encoder
+from eval.quality.prompts import Asked
+
+MAX_TOKENS = 96
+READY_S = 300.0
+POOL_TOKENS = 400_000
+NUM_AT_ONCE = 16
+
+Reader = Literal["self", "dependency"]
+"""Which model: trained with ordinary attention on flat text, or fine-tuned with dependency
+attention, for the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One row of the table for every set.
+
+    prompt     no facts; the text of all paths; the tokens of the trees with ordinary
+               attention; the trees with dependency attention
+    is_warm    asked again after the same facts were cached at other places
+    reencodes  False: what is reused elsewhere keeps its old rotation ("w/o GKVR")
+    """
+
+    name: str
+    reader: Reader
+    prompt: Literal["none", "flat", "deduplicated", "dependency"]
+    layout: Layout | Literal[""] = ""
+    is_warm: bool = False
+    reencodes: bool = True
+
+
+def make_systems() -> list[System]:
+    """All of them, those of one server behind each other."""
+    systems = [
+        System("no retrieval, SelfAttn", "self", "none"),
+        System("SelfAttn, flat", "self", "flat"),
+        System("SelfAttn, deduplicated", "self", "deduplicated"),
+        *(System("DepAttn, not fine-tuned", "self", "dependency", at) for at in LAYOUTS),
+        System("no retrieval, DepAttn", "dependency", "none"),
+        *(System("DepAttn", "dependency", "dependency", at) for at in LAYOUTS),
+        *(System("DepAttn, warm", "dependency", "dependency", at, True) for at in LAYOUTS),
+    ]
+    # In `tree` nothing is ever reused at another position, so there is nothing to leave out.
+    systems += [
+        System("DepAttn, warm, w/o GKVR", "dependency", "dependency", at, True, False)
+        for at in LAYOUTS
+        if at != "tree"
+    ]
+    return systems
+
+
+class Asker:
+    """Asks one running server, several questions at once, greedily."""
+
+    def __init__(self, client: Client, tokenizer: Any) -> None:
+        self._client = client
+        self._encoder = Encoder(tokenizer, "deduplicated")
+
+    def ask_all(self, system: System, questions: Sequence[Asked], name: str) -> Iterator[str]:
+        """The answers, in order: what stands behind `Answer:`.
+
+        name  of the set, so that no two sets share a cache
+        """
+        salt = f"{name} {system.name} {system.layout}"
+        with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
+            if system.is_warm:
+                # From the last to the first, and by relevance: so that places differ.
+                list(
+                    pool.map(
+                        lambda asked: self._ask(system, asked, asked.reordered, salt, 1),
+                        reversed(questions),
+                    )
+                )
+            # A cold question has a cache of its own.
+            salts = [
+                salt if system.is_warm else f"{salt} {number}" for number in range(len(questions))
+            ]
+            yield from pool.map(
+                lambda asked, own: self._ask(system, asked, asked.paths, own, MAX_TOKENS),
+                questions,
+                salts,
+            )
+
+    def _ask(
+        self, system: System, asked: Asked, paths: Sequence[Path], salt: str, max_tokens: int
+    ) -> str:
+        if system.prompt == "deduplicated":
+            prompt = self._encoder.prompt(Example(asked.text, tuple(paths), "-"), "tree")
+            reply = self._client.generate(prompt.tokens.tolist(), max_tokens=max_tokens)
+            return final_answer(reply.text)
+        rendered = render(
+            () if system.prompt == "none" else paths, asked.text, layout=system.layout or "tree"
+        )
+        extra = rendered.extra_body if system.prompt == "dependency" else {}
+        reply = self._client.chat(
+            rendered.messages, max_tokens=max_tokens, cache_salt=salt, **extra
+        )
+        return final_answer(reply.text)
+
+
+@contextmanager
+def open_server(model: File, log_file: File, *, reencodes: bool) -> Iterator[Asker]:
+    """A server of this model for as long as the block."""
+    from transformers import AutoTokenizer
+
+    port = find_free_port()
+    args = ["--host", "127.0.0.1", "--port", str(port), "--log-level", "warning"]
+    args += ["--max-total-tokens", str(POOL_TOKENS), "--skip-server-warmup"]
+    launch = make_launch(
+        args,
+        model=str(model),
+        has_gpu=find_gpu(),
+        settings={"reencode_positions": str(reencodes).lower()},
+    )
+    url = f"http://127.0.0.1:{port}"
+    with ServerProcess(launch, url, log_file) as process, Client(url) as client:
+        process.wait_until_ready(READY_S)
+        yield Asker(client, AutoTokenizer.from_pretrained(model))
