@@ -24,12 +24,13 @@ from depcache.demo.sample import load_questions
 from depcache.demo.server import ServerProcess, find_free_port
 from depcache.demo.table import NOISE, TITLES, make_samples, make_table, make_verdict
 from depcache.graph.retrieval import Retriever
+from depcache.tiny.models import TINY_NAME, model_folder, resolve_model
 
 READY_S = 300.0
 # Enough for the whole sample in either cache: the demo compares reuse, not eviction.
 POOL_TOKENS = 65536
 MAX_TOKENS_RANDOM = 8
-MAX_TOKENS_TRAINED = 24
+MAX_TOKENS_TRAINED = 96  # the evidence is said first
 
 
 class SystemChoice(StrEnum):
@@ -52,7 +53,7 @@ def demo(
     ),
     model: Annotated[
         str | None,
-        typer.Option(help="A model to serve instead of the demo's own, which is random."),
+        typer.Option(help="The model to serve (default: depcache-tiny, else random weights)."),
     ] = None,
     hops: Annotated[int, typer.Option(min=1, max=3, help="Edges of the longest path.")] = 3,
     paths: Annotated[int, typer.Option(min=1, help="Paths kept for each entity.")] = 30,
@@ -66,10 +67,12 @@ def demo(
     # Where the figures go to stdout, the talk must not.
     console = make_console(stderr=json_file is not None and str(json_file) == "-")
     require_sglang()
-    if model is None:
-        with console.status("making the demo's model (once)"):
+    if model is None and model_folder().is_dir():
+        model = TINY_NAME
+    elif model is None:  # a build without the weights
+        with console.status("making a model of random weights (once)"):
             model = str(ensure_model())
-    trained = is_trained(model)
+    trained = is_trained(resolve_model(model))
     # All paths are found before a server starts: no time below holds any of it.
     with open_sample_graph(lambda note: console.print(note, style="yellow", markup=False)) as graph:
         retriever = Retriever(graph, pruner="words", max_hops=hops, max_paths=paths)

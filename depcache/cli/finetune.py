@@ -20,6 +20,7 @@ from depcache.cli.ask import AsJson, Graph, Hops, PrunerName, open_retriever
 from depcache.cli.output import make_console, make_grid, print_json
 from depcache.graph.stores import DEFAULT_URL as DEFAULT_GRAPH
 from depcache.prompt.render import DEFAULT_SYSTEM
+from depcache.tiny.models import resolve_model
 
 finetune_app = typer.Typer(
     help="Teach a model dependency attention. Needs the extra `finetune`.", no_args_is_help=True
@@ -69,6 +70,7 @@ def run(
     """
     from depcache.training.finetune import Settings, finetune
 
+    start = resolve_model(model)
     wanted: Any = tuple(layout or ("tree",))  # the encoder refuses others, and names the choices
     kind: Any = attention
     settings = Settings(
@@ -100,7 +102,7 @@ def run(
         def on_step(step: int, num_steps: int, loss: float) -> None:
             progress.update(task, completed=step, total=num_steps, description=f"loss {loss:.3f}")
 
-        record = finetune(model, data, out, settings, resume=resume, on_step=on_step)
+        record = finetune(start, data, out, settings, resume=resume, on_step=on_step)
     if as_json:
         print_json(record)
         return

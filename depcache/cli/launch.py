@@ -17,6 +17,7 @@ from pathlib import Path
 import yaml
 
 from depcache.errors import ConfigError, shorten
+from depcache.tiny.models import TINY_NAME, resolve_model
 
 BACKEND_FLAG = "--radix-cache-backend"
 BACKEND_NAME = "depcache"
@@ -57,7 +58,7 @@ def make_launch(
     """The launch of `python -m sglang.launch_server`.
 
     sglang_args  flags of SGLang, passed on in order
-    model        path or name; None when `sglang_args` names it
+    model        path or name, or `depcache-tiny`; None when `sglang_args` names it
     stock        leave SGLang's own prefix cache in place: the baseline to compare with. The
                  rest stays the same, the attention on a CPU too.
     has_gpu      whether there is an accelerator; `--device` in `sglang_args` overrides it
@@ -109,7 +110,9 @@ def make_launch(
         ]
     argv = [sys.executable, "-m", "sglang.launch_server"]
     if model is not None:
-        argv += ["--model-path", model]
+        argv += ["--model-path", resolve_model(model)]
+        if model == TINY_NAME and "--served-model-name" not in given:
+            argv += ["--served-model-name", model]
     for flag, value in defaults:
         if flag not in given:
             argv += [flag] if value is None else [flag, value]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small Llama with random weights, so that the demo needs no download.
+"""A small Llama with random weights, to measure with where no download is wanted.
 
-Made once, from a seed, into the user's cache folder: 30 million parameters, and a byte-level
-BPE tokenizer that knows the words of the sample graph. Its answers are noise; what is measured
-with it (tokens, reuse, time to first token) does not depend on the weights.
+Made once, from a seed, into the user's cache folder: 30 million parameters, ten times those of
+depcache-tiny, and a byte-level BPE tokenizer that knows the words of the sample graph. Its
+answers are noise; what is measured with it (tokens, reuse, time to first token) does not depend
+on the weights.
 
 `python -m depcache.demo.model [FOLDER]` makes it, if it is not there, and prints its folder.
 Needs the extra `server`.
@@ -46,7 +47,7 @@ _TIMEOUT_S = 300.0
 
 
 def default_folder() -> Path:
-    """Where the demo keeps its model: below $XDG_CACHE_HOME, or ~/.cache."""
+    """Where this model is kept: below $XDG_CACHE_HOME, or ~/.cache."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "depcache" / f"demo-model-{RECIPE}"
 
@@ -57,7 +58,7 @@ def is_trained(folder: str | Path) -> bool:
 
 
 def ensure_model(folder: Path | None = None) -> Path:
-    """The folder of the demo's model, which is made if it is not there (about 20 seconds).
+    """The folder of this model, which is made if it is not there (about 20 seconds).
 
     Raises ConfigError when it cannot be made.
     """
@@ -69,11 +70,11 @@ def ensure_model(folder: Path | None = None) -> Path:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
-        raise ConfigError(f"making the demo's model took over {_TIMEOUT_S:.0f} s") from error
+        raise ConfigError(f"making the random model took over {_TIMEOUT_S:.0f} s") from error
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no output"]
         raise ConfigError(
-            f"the demo's model cannot be made in {str(folder)!r} ({shorten(lines[-1])}): "
+            f"the random model cannot be made in {str(folder)!r} ({shorten(lines[-1])}): "
             "install the extra `server`, or name a model with --model"
         )
     return folder

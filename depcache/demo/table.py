@@ -11,7 +11,7 @@ from rich.text import Text
 from depcache.demo.run import DEPCACHE, SGLANG, Answer, add_up, ttft_ms
 
 TITLES = {DEPCACHE: "DepCache", SGLANG: "SGLang"}
-NOISE = "The model has random weights: its answers are noise until the trained one ships."
+NOISE = "The model has random weights: its answers are noise."
 
 
 def make_table(answers_of: Mapping[str, Sequence[Answer]]) -> Table:

@@ -6,6 +6,8 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
+from depcache.errors import ConfigError
+
 TINY_NAME = "depcache-tiny"
 """What commands take for the folder of `TINY`."""
 
@@ -22,5 +24,14 @@ def model_folder(name: str = TINY) -> Path:
 
 
 def resolve_model(model: str) -> str:
-    """`depcache-tiny` becomes its folder; every other name stays what it is."""
-    return str(model_folder()) if model == TINY_NAME else model
+    """`depcache-tiny` becomes its folder; every other name stays what it is.
+
+    Raises ConfigError where the weights are not there.
+    """
+    if model != TINY_NAME:
+        return model
+    if not model_folder().is_dir():
+        raise ConfigError(
+            f"{TINY_NAME} is not in this build: train it with depcache.tiny.train, or name a model"
+        )
+    return str(model_folder())

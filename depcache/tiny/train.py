@@ -51,6 +51,9 @@ PHASES_AFTER_BASE: Lengths = ((0.3, 512, 12), (0.75, 1024, 30), (1.0, 2048, 60))
 FLAT_SHARE = 0.25
 """Of the rows of the stage `dependency`."""
 
+COPY_SHARE = 0.04
+"""Of the rows of every stage."""
+
 LAYOUTS: tuple[Layout, ...] = ("tree", "tree", "staggered", "sequential")
 _EXAMPLES_SHARE = 0.4  # of the questions are from the given examples
 _CHUNK = 256  # examples that are packed together
@@ -68,14 +71,19 @@ def make_vocabulary(size: int, examples: Sequence[Example] = (), seed: int = SEE
     return make_tokenizer(texts, size, MAX_LEN)
 
 
-def copy_rows(vocab_size: int, rng: np.random.Generator) -> Iterator[Row]:
-    """A random string, said twice; the second time is learned."""
+def copy_rows(
+    vocab_size: int, rng: np.random.Generator, row_tokens: int = 2 * COPY_LEN
+) -> Iterator[Row]:
+    """Rows full of random strings, each said twice; the second time is learned."""
     num = 2 * COPY_LEN
     while True:
-        tokens = np.tile(rng.integers(4, vocab_size, COPY_LEN), 2)
-        labels = tokens.copy()
-        labels[:COPY_LEN] = IGNORED
-        yield make_row([Sample(tokens, np.arange(num), np.full(num, num), 0, labels)])
+        samples: list[Sample] = []
+        for _ in range(row_tokens // num):
+            tokens = np.tile(rng.integers(4, vocab_size, COPY_LEN), 2)
+            labels = tokens.copy()
+            labels[:COPY_LEN] = IGNORED
+            samples.append(Sample(tokens, np.arange(num), np.full(num, num), 0, labels))
+        yield make_row(samples)
 
 
 def question_rows(
@@ -170,14 +178,21 @@ def train(
         tokenizer.save_pretrained(out / stage)
 
 
-def _stage_rows(stage: str, tokenizer: Any, seed: int, **settings: Any) -> Iterator[Row]:
+def _stage_rows(
+    stage: str, tokenizer: Any, seed: int, *, row_tokens: int, **settings: Any
+) -> Iterator[Row]:
+    """What a stage is trained on, some copying among it: tokens that few names hold fade else."""
+    settings["row_tokens"] = row_tokens
+    copies = copy_rows(len(tokenizer), np.random.default_rng(seed), row_tokens)
     flat = question_rows(tokenizer, "flat", seed, **settings)
-    if stage != "dependency":
-        yield from flat
     trees = question_rows(tokenizer, "dependency", seed + 100, **settings)
+    flat_share = FLAT_SHARE if stage == "dependency" else 1.0
     rng = random.Random(seed)
     while True:
-        yield next(flat if rng.random() < FLAT_SHARE else trees)
+        if rng.random() < COPY_SHARE:
+            yield next(copies)
+        else:
+            yield next(flat if rng.random() < flat_share else trees)
 
 
 def _keep_memory() -> None:

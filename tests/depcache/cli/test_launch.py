@@ -3,17 +3,32 @@
 
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 
 from depcache.cli.launch import Launch, find_gpu, given_flags, make_launch
 from depcache.errors import ConfigError
+from depcache.tiny import models
 
 
 def options(launch):
     """The arguments after the module, as {flag: value or None}."""
     assert launch.argv[:3] == [sys.executable, "-m", "sglang.launch_server"]
     return given_flags(launch.argv[3:])
+
+
+def test_the_small_model_is_served_by_its_name(monkeypatch, tmp_path):
+    monkeypatch.setattr(models, "files", lambda _: tmp_path)
+    with pytest.raises(ConfigError, match="depcache-tiny is not in this build"):
+        make_launch([], model="depcache-tiny")
+    models.model_folder().mkdir(parents=True)
+    found = options(make_launch([], model="depcache-tiny"))
+    assert Path(found["--model-path"]) == models.model_folder()
+    assert found["--served-model-name"] == "depcache-tiny"
+    named = options(make_launch(["--served-model-name", "x"], model="depcache-tiny"))
+    assert named["--served-model-name"] == "x"
+    assert "--served-model-name" not in options(make_launch([], model="m"))
 
 
 def test_a_model_alone_gets_every_default_of_a_cpu():

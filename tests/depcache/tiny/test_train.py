@@ -16,7 +16,14 @@ import numpy as np
 import pytest
 
 from depcache.prompt.layout import LAYOUTS
-from depcache.tiny.train import _stage_rows, copy_rows, make_vocabulary, question_rows, train
+from depcache.tiny.train import (
+    COPY_LEN,
+    _stage_rows,
+    copy_rows,
+    make_vocabulary,
+    question_rows,
+    train,
+)
 from depcache.tiny.trainer import Shape, Trainer, make_network
 from depcache.tiny.worlds import make_examples
 from depcache.training.examples import Example
@@ -146,6 +153,9 @@ def test_all_stages_leave_models_that_can_be_loaded(tmp_path: Path) -> None:
 
 
 def test_the_last_stage_reads_flat_text_too(tokenizer: Any) -> None:
-    rows = list(islice(_stage_rows("dependency", tokenizer, 1, row_tokens=1024), 60))
+    rows = list(islice(_stage_rows("dependency", tokenizer, 1, row_tokens=1024), 120))
     flat = sum(bool((row.task_starts == row.starts).all()) for row in rows)  # no trees
     assert 0.1 < flat / len(rows) < 0.5
+    copies = [row for row in rows if row.num_samples == 1024 // (2 * COPY_LEN)]
+    halves = [row.tokens.reshape(-1, 2, COPY_LEN) for row in copies if len(row) == 1024]
+    assert any((half[:, 0] == half[:, 1]).all() for half in halves)
