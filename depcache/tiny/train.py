@@ -39,7 +39,7 @@ from depcache.training.samples import IGNORED, Attention, Encoder, Sample
 SEED = 20261121
 MAX_LEN = 8192
 COPY_LEN = 64  # two of them fill a row
-STAGE_SHARES = {"copy": 0.03, "base": 0.72, "dependency": 0.25, "control": 0.25}
+STAGE_SHARES = {"copy": 0.03, "base": 0.6, "dependency": 0.37, "control": 0.37}
 """Of the time; the control comes on top."""
 
 Lengths = tuple[tuple[float, int, int], ...]

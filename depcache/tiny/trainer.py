@@ -36,7 +36,7 @@ class Shape:
     """Of the model and of a step."""
 
     vocab_size: int = 3072
-    width: int = 192
+    width: int = 256
     layers: int = 4
     heads: int = 4
     step_tokens: int = 4096
@@ -64,7 +64,7 @@ def make_network(shape: Shape, max_len: int, seed: int) -> Any:
         tie_word_embeddings=True,
         dtype="float32",
     )
-    network = LlamaForCausalLM(config)  # its attention is sdpa, which takes masks
+    network: Any = LlamaForCausalLM(config)  # its attention is sdpa, which takes masks
     return network.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
