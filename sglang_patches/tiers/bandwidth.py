@@ -87,13 +87,15 @@ class Bandwidth:
         """Whether bringing these tokens to the device is faster than computing them anew.
 
         Whatever is not measured, or was measured too long ago, counts as free to load: trying
-        is what measures it, and memory and disks outrun prefill nearly everywhere.
+        is what measures it, and memory and disks outrun prefill nearly everywhere. The same
+        holds while noise hides what a token of prefill costs: none is free to compute.
 
         num_nodes  values they are spread over, each with its own latency on disk
         """
-        if not self._prefill.is_known:
+        prefill_s = self.prefill_seconds(num_tokens)
+        if not self._prefill.is_known or prefill_s == 0:
             return True
-        return self.load_seconds(num_tokens, tier, num_nodes) < self.prefill_seconds(num_tokens)
+        return self.load_seconds(num_tokens, tier, num_nodes) < prefill_s
 
     def load_seconds(self, num_tokens: int, tier: SourceTier, num_nodes: int = 1) -> float:
         """Expected seconds to the device; hops that are not known count as 0."""

@@ -72,6 +72,19 @@ def test_a_short_node_is_recomputed_and_a_long_one_is_loaded():
     assert bandwidth.should_load(1, "host")
 
 
+def test_prefill_whose_cost_a_token_is_hidden_by_noise_is_not_taken_for_free():
+    bandwidth = Bandwidth(1000, Clock())
+    for num_tokens, seconds in ((10, 0.9), (100, 0.5), (1000, 0.1)):
+        bandwidth.observe_prefill(num_tokens, seconds)
+    assert bandwidth.prefill_seconds(50) == 0
+    assert bandwidth.should_load(50, "host")
+    for num_tokens in (1000, 2000, 3000, 4000):
+        bandwidth.observe_load("host", num_tokens, 1.0 * num_tokens)
+        bandwidth.observe_prefill(num_tokens, 0.1 * num_tokens)
+    assert bandwidth.prefill_seconds(50) > 0
+    assert not bandwidth.should_load(50, "host")
+
+
 def test_a_slow_disk_is_never_worth_it():
     bandwidth = make(Clock(), disk_token=0.1)
     assert not any(bandwidth.should_load(n, "disk") for n in (1, 100, 10**6))
