@@ -40,6 +40,11 @@ def load_triples() -> list[tuple[str, str, str]]:
     return [(subject, relation, obj) for subject, relation, obj in rows]
 
 
+def load_entities() -> frozenset[str]:
+    """The ends of all triples."""
+    return frozenset(end for subject, _, obj in load_triples() for end in (subject, obj))
+
+
 def load_questions() -> list[Question]:
     """All questions, in the order of the file."""
     text = _FOLDER.joinpath("questions.jsonl").read_text(encoding="utf-8")

@@ -12,7 +12,8 @@ A small Llama that reads a path out of the facts, says it, and names where it en
 `OUT/base`, `OUT/dependency` and `OUT/control` are the models after these stages, and
 `OUT/log.jsonl` has the losses. A stage whose model is there already is not trained again.
 Questions are about made-up worlds (`depcache.tiny.worlds`), new ones all the time, and about
-what `--examples` holds (as for `depcache finetune`). Needs the extra `finetune`.
+what `--examples` holds (as for `depcache finetune`). No made-up world has a name of the demo's
+graph or one of `--forbidden`, a file with a name on each line. Needs the extra `finetune`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from depcache.demo.model import make_tokenizer
+from depcache.demo.sample import load_entities
 from depcache.prompt.layout import Layout
 from depcache.prompt.render import DEFAULT_SYSTEM
 from depcache.tiny.trainer import Shape, Trainer, make_network
@@ -63,10 +65,16 @@ _CHECK_ROWS = 16
 _HELD_OUT = 1_000_003  # added to the seed: worlds that training never sees
 
 
-def make_vocabulary(size: int, examples: Sequence[Example] = (), seed: int = SEED) -> Any:
+def make_vocabulary(
+    size: int,
+    examples: Sequence[Example] = (),
+    seed: int = SEED,
+    forbidden: frozenset[str] = frozenset(),
+) -> Any:
     """A tokenizer of the words of made-up worlds and of these examples."""
     texts = [DEFAULT_SYSTEM, "\n\nQuestion: ", "\nAnswer: ", "Facts:"]
-    for example in [*islice(make_examples(seed + 7), 2000), *examples]:
+    made_up = make_examples(seed + 7, forbidden=forbidden)
+    for example in [*islice(made_up, 2000), *examples]:
         texts += [example.question, *("\n" + " -> ".join(path) for path in example.paths[:3])]
     return make_tokenizer(texts, size, MAX_LEN)
 
@@ -94,17 +102,19 @@ def question_rows(
     row_tokens: int,
     max_paths: int = 30,
     examples: Sequence[Example] = (),
+    forbidden: frozenset[str] = frozenset(),
     reuse: int = 1,
 ) -> Iterator[Row]:
     """Rows of questions about new worlds and of `examples`, without end.
 
-    examples  in any order, those of the same paths behind each other
-    reuse     times that a row comes, on average; a row that comes again is an older one
+    examples   in any order, those of the same paths behind each other
+    forbidden  names that no made-up world has
+    reuse      times that a row comes, on average; a row that comes again is an older one
     """
     encoder = Encoder(tokenizer, attention, LAYOUTS, max_tokens=row_tokens, seed=seed)
     rng = random.Random(seed)
     natural = sorted({node for example in examples for path in example.paths for node in path[::2]})
-    made_up = make_examples(seed, max_paths=max_paths, natural=natural)
+    made_up = make_examples(seed, max_paths=max_paths, forbidden=forbidden, natural=natural)
     groups = [list(group) for _, group in groupby(examples, key=lambda each: each.paths)]
     memory: list[Row] = []
     while True:
@@ -126,19 +136,24 @@ def train(
     examples: Iterable[Example] = (),
     *,
     seed: int = SEED,
+    forbidden: Iterable[str] = (),
     is_compiled: bool = False,
     has_control: bool = False,
 ) -> None:
-    """All stages, each for its share of the time."""
+    """All stages, each for its share of the time.
+
+    forbidden  names that no made-up world has, besides those of the demo's graph
+    """
     from transformers import AutoTokenizer
 
     _keep_memory()
     out.mkdir(parents=True, exist_ok=True)
     examples = list(examples)
+    forbidden = load_entities().union(forbidden)
     if (out / "base").exists():
         tokenizer = AutoTokenizer.from_pretrained(out / "base")
     else:
-        tokenizer = make_vocabulary(shape.vocab_size, examples, seed)
+        tokenizer = make_vocabulary(shape.vocab_size, examples, seed, forbidden)
     network = make_network(shape, MAX_LEN, seed)
     trainer = Trainer(network, shape, out / "log.jsonl", is_compiled=is_compiled)
     seconds = 60 * minutes
@@ -164,6 +179,7 @@ def train(
                     row_tokens=row_tokens,
                     max_paths=max_paths,
                     examples=examples,
+                    forbidden=forbidden,
                     reuse=_REUSE,
                 ),
             )
@@ -172,7 +188,8 @@ def train(
             )
         ]
         attention: Attention = "dependency" if stage == "dependency" else "flat"
-        check = question_rows(tokenizer, attention, seed + _HELD_OUT, row_tokens=1024)
+        held_out = seed + _HELD_OUT
+        check = question_rows(tokenizer, attention, held_out, row_tokens=1024, forbidden=forbidden)
         trainer.run(stage, phases, STAGE_SHARES[stage] * seconds, [*islice(check, _CHECK_ROWS)])
         network.save_pretrained(out / stage)
         tokenizer.save_pretrained(out / stage)
@@ -196,7 +213,7 @@ def _stage_rows(
 
 
 def _keep_memory() -> None:
-    """Let glibc keep what is freed: giving pages back and asking anew took a fifth of a step."""
+    """Let glibc keep what is freed: giving pages back and asking anew took a tenth of a step."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(-4, 0)  # M_MMAP_MAX
@@ -213,6 +230,9 @@ def main() -> None:
     parser.add_argument(
         "--examples", type=Path, nargs="*", default=[], help="JSONL, as for depcache finetune"
     )
+    parser.add_argument(
+        "--forbidden", type=Path, nargs="*", default=[], help="names of no made-up world, in lines"
+    )
     parser.add_argument("--control", action="store_true", help="add the stage `control`")
     parser.add_argument("--compile", action="store_true", help="needs a C++ compiler on a CPU")
     parser.add_argument("--seed", type=int, default=SEED)
@@ -224,12 +244,16 @@ def main() -> None:
     args = parser.parse_args()
     shape = Shape(**{name: getattr(args, name) for name in Shape.__dataclass_fields__})
     examples = [example for file in args.examples for example in read_examples(file)]
+    forbidden = [
+        name for file in args.forbidden for name in file.read_text(encoding="utf-8").splitlines()
+    ]
     train(
         args.out,
         args.minutes,
         shape,
         examples,
         seed=args.seed,
+        forbidden=forbidden,
         is_compiled=args.compile,
         has_control=args.control,
     )

@@ -75,7 +75,7 @@ Phase = tuple[float, int, Iterator[Row]]
 class Trainer:
     """One network and one log through all stages.
 
-    is_compiled  needs a C++ compiler on a CPU; a third faster after the first half minute
+    is_compiled  needs a C++ compiler on a CPU; 1.5 times as fast there after the first half minute
     """
 
     def __init__(self, network: Any, shape: Shape, log: Path, *, is_compiled: bool = False) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
 
 import networkx as nx
 
@@ -56,9 +57,22 @@ def make_world(rng: random.Random, names: Names) -> nx.MultiDiGraph:
     return graph
 
 
-def answer_of(*paths: Path) -> str:
-    """What the model is to say: the evidence as it stands in the facts, then where it ends."""
-    return "\n".join([*(" -> ".join(path) for path in paths), f"Answer: {paths[-1][-1]}"])
+def answer_of(*paths: Path, answer: str | None = None) -> str:
+    """What the model is to say: the evidence as it stands in the facts, then the answer.
+
+    answer  by default where the last path ends
+    """
+    end = paths[-1][-1] if answer is None else answer
+    return "\n".join([*(" -> ".join(path) for path in paths), f"Answer: {end}"])
+
+
+def walks_of(paths: Iterable[Path]) -> list[Path]:
+    """What can be asked for: the beginnings of the paths, the first of each kind of walk."""
+    first: dict[tuple[str, ...], Path] = {}
+    for path in paths:
+        for stop in range(3, len(path) + 1, 2):
+            first.setdefault(path[1:stop:2], path[:stop])
+    return list(first.values())
 
 
 def make_examples(
@@ -86,7 +100,7 @@ def make_examples(
         most = rng.randint(min(4, max_paths), max_paths)
         retriever = Retriever(graph, pruner="none", max_hops=rng.randint(2, num_hops))
         found = retriever.retrieve("", entities=topics, num_paths=max(2, most // len(topics))).paths
-        walks = {topic: _walks([path for path in found if path[0] == topic]) for topic in topics}
+        walks = {topic: walks_of(path for path in found if path[0] == topic) for topic in topics}
         is_known = rng.random() >= _UNKNOWN_SHARE
         if not is_known:
             gone = rng.choice(topics)
@@ -103,7 +117,7 @@ def _draw_questions(
     singles = [(walk,) for group in walks.values() for walk in group]
     pairs = [
         (one, other)
-        for (topic, group), (rival, others) in _pairs_of(list(walks.items()))
+        for (topic, group), (rival, others) in combinations(walks.items(), 2)
         for one in group
         for other in others
         if one[-1] == other[-1] and one[-2] == other[-2] and rival not in one and topic not in other
@@ -120,14 +134,6 @@ def _draw_questions(
         yield _decorate(question, others, rng), *evidence
 
 
-def _pairs_of(
-    items: Sequence[tuple[str, list[Path]]],
-) -> Iterator[tuple[tuple[str, list[Path]], ...]]:
-    for i, one in enumerate(items):
-        for other in items[i + 1 :]:
-            yield one, other
-
-
 def _name(topic: str, graph: nx.MultiDiGraph, rng: random.Random) -> str:
     """The topic, now and then with what it is: `the film X`."""
     nouns = NOUNS.get(graph.nodes[topic]["kind"])
@@ -142,12 +148,3 @@ def _decorate(question: str, others: Sequence[str], rng: random.Random) -> str:
         aside = rng.choice((f" on {others[0]}", f" near {others[0]}"))
         question = re.sub(r"\b[Ii]n which (city|town)\b", rf"\g<0>{aside}", question, count=1)
     return question
-
-
-def _walks(paths: Sequence[Path]) -> list[Path]:
-    """What can be asked for: the beginnings of the paths, the first of each kind of walk."""
-    first: dict[tuple[str, ...], Path] = {}
-    for path in paths:
-        for stop in range(3, len(path) + 1, 2):
-            first.setdefault(path[1:stop:2], path[:stop])
-    return list(first.values())

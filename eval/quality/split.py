@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
-from eval.sets import DataSet, Question
+from eval.sets import DataSet, Question, SetError
 
 NUM_ASKED = 500
 _HELD_OUT_KINDS = ("dev", "test")
@@ -47,5 +47,12 @@ def _order(question: Question) -> tuple[bytes, str]:
 
 
 def sets_of(sets: Sequence[DataSet], prefix: str) -> list[DataSet]:
-    """The sets of one graph: `metaqa_1hop`, `metaqa_2hop`, ..."""
-    return [data for data in sets if data.name.startswith(prefix)]
+    """The sets of one graph: `metaqa_1hop`, ...; at least one.
+
+    Raises SetError if there are none.
+    """
+    found = [data for data in sets if data.name.startswith(prefix)]
+    if not found:
+        names = ", ".join(data.name for data in sets)
+        raise SetError(f"no set of {prefix!r} in the folder: it has {names}")
+    return found

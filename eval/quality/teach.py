@@ -18,10 +18,11 @@ from pathlib import Path as File
 
 import networkx as nx
 
+from depcache.demo.sample import load_entities
 from depcache.graph.retrieval import Retriever
 from depcache.prompt.paths import INVERSE_RELATION, Path
 from depcache.tiny.names import Names
-from depcache.tiny.worlds import UNKNOWN, answer_of
+from depcache.tiny.worlds import UNKNOWN, answer_of, walks_of
 from depcache.training.examples import Example, write_examples
 from eval.quality.split import asked_of, sets_of, taught_of, topics_of, without
 from eval.sets import DataSet, Question, Triple, load_folder
@@ -87,11 +88,7 @@ def teach_metaqa(sets: Sequence[DataSet], unseen: frozenset[str], seed: int) -> 
         paths = retriever.retrieve(
             question.text, entities=[topic], num_hops=hops, num_paths=rng.randint(*_NUM_PATHS)
         ).paths
-        walks: dict[tuple[str, ...], Path] = {}
-        for path in paths:
-            for stop in range(3, len(path) + 1, 2):
-                walks.setdefault(path[1:stop:2], path[:stop])
-        known = [walk for relations, walk in walks.items() if relations in phrases]
+        known = [walk for walk in walks_of(paths) if walk[1::2] in phrases]
         for walk in rng.sample(known, min(len(known), _QUESTIONS_A_TOPIC)):
             text = rng.choice(phrases[walk[1::2]]).replace("{x}", topic)
             yield Example(text, paths, answer_of(walk))
@@ -112,7 +109,7 @@ def teach_2wiki(data: DataSet, unseen: frozenset[str], seed: int) -> Iterator[Ex
             if not known.issuperset(question.evidence):
                 continue
             example = Example(question.text, paths, _answer_2wiki(question, paths))
-            yield _rename(example, rng) if rng.random() < _RENAMED_SHARE else example
+            yield _rename(example, rng, unseen) if rng.random() < _RENAMED_SHARE else example
 
 
 def _answer_2wiki(question: Question, paths: Sequence[Path]) -> str:
@@ -128,12 +125,12 @@ def _answer_2wiki(question: Question, paths: Sequence[Path]) -> str:
                 break
         else:
             chains.append((head, relation, tail))
-    return "\n".join([*map(" -> ".join, chains), f"Answer: {question.answers[0]}"])
+    return answer_of(*chains, answer=question.answers[0])
 
 
-def _rename(example: Example, rng: random.Random) -> Example:
+def _rename(example: Example, rng: random.Random, unseen: frozenset[str]) -> Example:
     """The same with made-up names for everything that is spelled out in question or paths."""
-    names = Names(rng)
+    names = Names(rng, unseen)
     found = {node for path in example.paths for node in path[::2] if not _FIXED.search(node)}
     if not found:
         return example
@@ -161,15 +158,21 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
 
 
+def unseen_of(sets: Sequence[DataSet]) -> frozenset[str]:
+    """What `python -m eval quality` asks about, the demo's graph included."""
+    return load_entities().union(*(topics_of(asked_of(data)) for data in sets))
+
+
 def run(args: Namespace) -> int:
-    """Write the examples."""
+    """Write the examples, and beside them the names that are in none of them."""
     sets = load_folder(args.data)
     metaqa, wiki = sets_of(sets, "metaqa"), sets_of(sets, "2wiki")
-    unseen = frozenset().union(*(topics_of(asked_of(data)) for data in (*metaqa, *wiki)))
+    unseen = unseen_of([*metaqa, *wiki])
     num_wiki = args.number // 8
     examples = [*islice(teach_metaqa(metaqa, unseen, args.seed), args.number - num_wiki)]
-    if wiki:
-        examples += islice(teach_2wiki(wiki[0], unseen, args.seed), num_wiki)
+    examples += islice(teach_2wiki(wiki[0], unseen, args.seed), num_wiki)
     number = write_examples(examples, args.out)
-    print(f"{args.out}: {number} examples; {len(unseen)} names kept unseen")
+    names = args.out.with_suffix(".unseen.txt")
+    names.write_text("".join(f"{name}\n" for name in sorted(unseen)), encoding="utf-8")
+    print(f"{args.out}: {number} examples; {names}: {len(unseen)} names kept unseen")
     return 0
