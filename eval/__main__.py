@@ -8,11 +8,12 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from depcache.errors import DepCacheError
+from depcache.errors import ConfigError, DepCacheError
 from eval import costs, retrieval
 from eval.policy import command as policy
 from eval.quality import command as quality
 from eval.quality import teach
+from eval.sets import SetError
 from eval.tiers import command as tiers
 
 SUBCOMMANDS = {
@@ -37,9 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         return SUBCOMMANDS[args.what][0].run(args)
-    except DepCacheError as error:
+    except (SetError, DepCacheError) as error:
         print(f"eval: {error}", file=sys.stderr)
-        return 3
+        return 2 if isinstance(error, SetError | ConfigError) else 3
 
 
 if __name__ == "__main__":

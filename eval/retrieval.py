@@ -50,7 +50,7 @@ from depcache.prompt.nodes import TreeNode
 from depcache.prompt.prefix_tree import merge_sequences
 from depcache.prompt.tokenization import PromptTokenizer
 from eval.output import processor, write_report
-from eval.sets import DataSet, Question, SetError, load_folder
+from eval.sets import DataSet, Question, load_folder
 
 NUM_QUESTIONS = 200
 TUNING_SEED = 0
@@ -140,12 +140,7 @@ def run(args: argparse.Namespace) -> int:
         tokenizer=args.tokenizer,
         only=tuple(args.sets),
     )
-    try:
-        report = measure(options)
-    except SetError as error:
-        print(f"eval: {error}", file=sys.stderr)
-        return 2
-    write_report(report, args.json or Path("-"))
+    write_report(measure(options), args.json or Path("-"))
     return 0
 
 

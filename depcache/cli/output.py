@@ -44,9 +44,9 @@ def make_grid(num_columns: int) -> Table:
     return grid
 
 
-def make_progress() -> Progress:
-    """A bar on stderr; nothing at all where that is no terminal."""
-    console = make_console(stderr=True)
+def make_progress(console: Console | None = None) -> Progress:
+    """A bar on this console or on stderr; nothing at all where that is no terminal."""
+    console = console or make_console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

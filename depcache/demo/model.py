@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small Llama with random weights, to measure with where no download is wanted.
 
-Made once, from a seed, into the user's cache folder: 30 million parameters, ten times those of
+Made once, from a seed, into the user's cache folder: 30 million parameters, seven times those of
 depcache-tiny, and a byte-level BPE tokenizer that knows the words of the sample graph. Its
 answers are noise; what is measured with it (tokens, reuse, time to first token) does not depend
 on the weights.

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -24,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from depcache.cli.output import make_progress
 from depcache.errors import ConfigError
 from depcache.plan.schedule import FCFS, MAX_PASSED, SCHEDULERS
 from eval.output import write_report
@@ -93,12 +92,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Replay, print and write; the exit code."""
-    try:
-        with tempfile.TemporaryDirectory(prefix="depcache-eval-") as folder:
-            report = measure(args, Path(folder))
-    except (SetError, ConfigError) as error:
-        print(f"eval: {error}", file=sys.stderr)
-        return 2
+    with tempfile.TemporaryDirectory(prefix="depcache-eval-") as folder:
+        report = measure(args, Path(folder))
     write_report(report, args.json)
     return 0
 
@@ -170,13 +165,7 @@ def _run(
     """Outcomes in the order of the cells, and why some are missing."""
     found: dict[Cell, Outcome] = {}
     left_out: set[str] = set()
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=err, transient=True) as progress:
+    with make_progress(err) as progress:
         task = progress.add_task("replaying", total=len(cells))
         for cell, outcome in run_cells(cells, max(1, jobs)):
             if isinstance(outcome, str):

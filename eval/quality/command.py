@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -29,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from depcache.cli.launch import require_sglang
+from depcache.cli.output import make_progress
 from depcache.errors import ConfigError
 from depcache.tiny.models import SELF_ATTENTION, TINY, model_folder
 from eval.output import processor, write_report
@@ -41,7 +40,6 @@ from eval.quality.prompts import SETS, Asked, make_sets
 from eval.quality.scores import interval, score
 from eval.quality.split import NUM_ASKED
 from eval.quality.systems import System, make_systems, open_server
-from eval.sets import SetError
 
 NUM_QUICK = 25
 NUM_DEMO = 40
@@ -64,11 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask, print and write; the exit code."""
-    try:
-        report = make_report(args)
-    except (SetError, ConfigError) as error:
-        print(f"eval: {error}", file=sys.stderr)
-        return 2
+    report = make_report(args)
     write_report(report, args.json)
     if args.plot is not None:
         plot(report["rows"], args.plot)
@@ -82,12 +76,11 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
     err = Console(stderr=True, highlight=False)
     started = time.perf_counter()
     number = args.questions or (NUM_QUICK if args.quick else NUM_ASKED)
-    names = [name for name in args.sets if name == "demo" or args.data]
+    numbers = dict.fromkeys(args.sets, number)
+    if "demo" in numbers:
+        numbers["demo"] = args.questions or NUM_DEMO
     with err.status("looking for paths"):
-        sets = {}
-        for name in names:
-            count = min(NUM_DEMO, args.questions or NUM_DEMO) if name == "demo" else number
-            sets |= make_sets(args.data, [name], count, pruner=args.pruner, max_paths=args.paths)
+        sets = make_sets(args.data, numbers, pruner=args.pruner, max_paths=args.paths)
     answers = _ask_everything(args, sets, err)
     rows = [_make_row(name, system, sets[name], texts) for (name, system), texts in answers.items()]
     for name in sets:
@@ -131,16 +124,10 @@ def _ask_everything(
 ) -> dict[tuple[str, System], list[str]]:
     answers: dict[tuple[str, System], list[str]] = {}
     systems = make_systems()
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
     folders = {"self": _folder(args, SELF_ATTENTION), "dependency": _folder(args, TINY)}
     with (
         tempfile.TemporaryDirectory(prefix="depcache-eval-") as temporary,
-        Progress(*columns, console=err, transient=True) as progress,
+        make_progress(err) as progress,
     ):
         total = len(systems) * sum(map(len, sets.values()))
         task = progress.add_task("starting", total=total)

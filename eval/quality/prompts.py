@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path as File
 
 from depcache.demo.sample import load_questions, load_triples
 from depcache.graph.retrieval import Retriever
 from depcache.prompt.paths import Path
+from eval.graphs import hold
 from eval.quality.split import asked_of
-from eval.quality.teach import make_graph
-from eval.sets import DataSet, SetError, load_folder
+from eval.sets import SetError, load_folder
 
 SETS = ("demo", "metaqa_1hop", "metaqa_2hop", "metaqa_3hop", "2wiki")
 HOPS = {"demo": 3, "metaqa_3hop": 3}
@@ -21,16 +22,11 @@ HOPS = {"demo": 3, "metaqa_3hop": 3}
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One question.
-
-    paths      in the stable order of the graph, as every system gets them
-    reordered  the same by relevance: what comes before in a warm cache, at other places
-    """
+    """One question; `paths` in the stable order of the graph, as every system gets them."""
 
     text: str
     answers: tuple[str, ...]
     paths: tuple[Path, ...]
-    reordered: tuple[Path, ...]
 
     def is_reachable(self) -> bool:
         """Whether a path holds an answer: no reader of the paths can do better."""
@@ -39,44 +35,37 @@ class Asked:
 
 
 def make_sets(
-    folder: File | None, names: Sequence[str], number: int, *, pruner: str, max_paths: int
+    folder: File | None, numbers: Mapping[str, int], *, pruner: str, max_paths: int
 ) -> dict[str, list[Asked]]:
-    """Up to `number` questions of each set.
+    """Questions of the demo and of public sets with their paths.
 
-    folder  that holds the public sets; None leaves the demo's own
+    folder   that holds the public sets; None leaves the demo's own
+    numbers  name of a set -> how many of its questions at most
+
+    Raises SetError when the folder has no such set.
     """
     found = {data.name: data for data in load_folder(folder)} if folder else {}
+    # The sets of MetaQA have one graph, which takes a second to index.
+    open_once = cache(lambda triples: Retriever(hold(triples), pruner=pruner))
     sets: dict[str, list[Asked]] = {}
-    retrievers: dict[int, Retriever] = {}
-    for name in names:
+    for name, number in numbers.items():
         if name == "demo":
-            sample = load_questions()[:number]
-            questions = [(question.text, question.answers) for question in sample]
-            retriever = Retriever(make_graph(load_triples()), pruner="words")
+            triples = tuple(load_triples())
+            questions = [(each.text, each.answers) for each in load_questions()[:number]]
         elif name in found:
-            data = found[name]
-            questions = [(q.text, q.answers) for q in asked_of(data, number)]
-            # The sets of MetaQA have one graph, which takes a second to index.
-            key = hash(data.triples)
-            retriever = retrievers.setdefault(key, _open(data, pruner))
+            triples = found[name].triples
+            questions = [(each.text, each.answers) for each in asked_of(found[name], number)]
         elif folder is None:
             continue
         else:
             raise SetError(f"{str(folder)!r} holds no {name!r}: it has {', '.join(found)}")
-        hops = HOPS.get(name, 2)
+        retriever, hops = open_once(triples), HOPS.get(name, 2)
         sets[name] = [
             Asked(
                 text,
                 answers,
                 retriever.retrieve(text, num_hops=hops, num_paths=max_paths).paths,
-                retriever.retrieve(
-                    text, num_hops=hops, num_paths=max_paths, by_relevance=True
-                ).paths,
             )
             for text, answers in questions
         ]
     return sets
-
-
-def _open(data: DataSet, pruner: str) -> Retriever:
-    return Retriever(make_graph(data.triples), pruner=pruner)

@@ -10,19 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path as File
 from typing import Any, Literal
 
-from depcache.cli.launch import find_gpu, make_launch
 from depcache.client.client import Client
 from depcache.demo.sample import final_answer
-from depcache.demo.server import ServerProcess, find_free_port
 from depcache.prompt.layout import LAYOUTS, Layout
 from depcache.prompt.paths import Path
 from depcache.prompt.render import render
 from depcache.training.examples import Example
 from depcache.training.samples import Encoder
 from eval.quality.prompts import Asked
+from eval.servers import serve
 
 MAX_TOKENS = 96
-READY_S = 300.0
 POOL_TOKENS = 400_000
 NUM_AT_ONCE = 16
 
@@ -84,14 +82,15 @@ class Asker:
         salt = f"{name} {system.name} {system.layout}"
         with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
             if system.is_warm:
-                # From the last to the first, and by relevance: so that places differ.
+                # From the last to the first, paths too: so that places differ.
                 list(
                     pool.map(
-                        lambda asked: self._ask(system, asked, asked.reordered, salt, 1),
+                        lambda asked: self._ask(system, asked, asked.paths[::-1], salt, 1),
                         reversed(questions),
                     )
                 )
-            # A cold question has a cache of its own.
+            # A cold question has a cache of its own, but for `deduplicated`: its request has no
+            # salt, and what it finds are prefixes at their own places.
             salts = [
                 salt if system.is_warm else f"{salt} {number}" for number in range(len(questions))
             ]
@@ -123,16 +122,9 @@ def open_server(model: File, log_file: File, *, reencodes: bool) -> Iterator[Ask
     """A server of this model for as long as the block."""
     from transformers import AutoTokenizer
 
-    port = find_free_port()
-    args = ["--host", "127.0.0.1", "--port", str(port), "--log-level", "warning"]
-    args += ["--max-total-tokens", str(POOL_TOKENS), "--skip-server-warmup"]
-    launch = make_launch(
-        args,
-        model=str(model),
-        has_gpu=find_gpu(),
-        settings={"reencode_positions": str(reencodes).lower()},
-    )
-    url = f"http://127.0.0.1:{port}"
-    with ServerProcess(launch, url, log_file) as process, Client(url) as client:
-        process.wait_until_ready(READY_S)
+    settings = {"reencode_positions": str(reencodes).lower()}
+    with (
+        serve(str(model), log_file, pool_tokens=POOL_TOKENS, settings=settings) as url,
+        Client(url) as client,
+    ):
         yield Asker(client, AutoTokenizer.from_pretrained(model))

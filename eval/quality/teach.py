@@ -16,16 +16,15 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path as File
 
-import networkx as nx
-
 from depcache.demo.sample import load_entities
 from depcache.graph.retrieval import Retriever
 from depcache.prompt.paths import INVERSE_RELATION, Path
 from depcache.tiny.names import Names
 from depcache.tiny.worlds import UNKNOWN, answer_of, walks_of
 from depcache.training.examples import Example, write_examples
+from eval.graphs import hold
 from eval.quality.split import asked_of, sets_of, taught_of, topics_of, without
-from eval.sets import DataSet, Question, Triple, load_folder
+from eval.sets import DataSet, Question, load_folder
 
 _QUESTIONS_A_TOPIC = 6
 _NUM_PATHS = (6, 30)
@@ -42,13 +41,6 @@ _RELATION_OF = {
     "tags": "has_tags",
 }
 _FIXED = re.compile(r"\d|^(yes|no)$")  # dates and verdicts keep their text
-
-
-def make_graph(triples: Sequence[Triple]) -> nx.MultiDiGraph:
-    """The triples as a graph that `Retriever` takes."""
-    graph = nx.MultiDiGraph()
-    graph.add_edges_from((head, tail, {"relation": name}) for head, name, tail in triples)
-    return graph
 
 
 def relations_of(kind: str) -> tuple[str, ...]:
@@ -80,7 +72,7 @@ def teach_metaqa(sets: Sequence[DataSet], unseen: frozenset[str], seed: int) -> 
     rng = random.Random(seed)
     questions = [question for data in sets for question in taught_of(data, unseen)]
     phrases = phrases_of(questions)
-    retriever = Retriever(make_graph(without(sets[0], unseen)), pruner="words")
+    retriever = Retriever(hold(without(sets[0], unseen)), pruner="words")
     while True:
         question = rng.choice(questions)
         [topic] = question.entities
@@ -98,7 +90,7 @@ def teach_2wiki(data: DataSet, unseen: frozenset[str], seed: int) -> Iterator[Ex
     """Examples without end: each question with names of its own, most times made-up ones."""
     rng = random.Random(seed)
     triples = without(data, unseen)
-    retriever = Retriever(make_graph(triples), pruner="words")
+    retriever = Retriever(hold(triples), pruner="words")
     known = set(triples)
     names = {name for head, _, tail in triples for name in (head, tail)}
     questions = [q for q in taught_of(data, unseen) if not names.isdisjoint(q.entities)]

@@ -20,7 +20,6 @@ import json
 import math
 import os
 import platform
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -31,14 +30,13 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from depcache.cli.launch import require_sglang
+from depcache.cli.output import make_progress
 from depcache.demo.model import ensure_model, is_trained
 from depcache.errors import ConfigError
 from depcache.prompt.tokenization import PromptTokenizer
 from eval.output import processor, write_report
-from eval.sets import SetError
 from eval.tiers.figures import make_movement, make_rows, make_table
 from eval.tiers.phases import measure, num_steps
 from eval.tiers.prompts import SAMPLE, TierPrompt, make_prompts, open_graph
@@ -79,11 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print and write; the exit code."""
-    try:
-        report = make_report(args)
-    except (SetError, ConfigError) as error:
-        print(f"eval: {error}", file=sys.stderr)
-        return 2
+    report = make_report(args)
     write_report(report, args.json)
     return 0
 
@@ -102,15 +96,9 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
     loads = [os.getloadavg()[0]]
     about: dict[str, Any] = {}
     started = time.perf_counter()
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
     with (
         tempfile.TemporaryDirectory(prefix="depcache-eval-", dir=args.folder) as name,
-        Progress(*columns, console=err, transient=True) as progress,
+        make_progress(err) as progress,
     ):
         for policy in args.load_policies:
             folder = Path(name) / policy

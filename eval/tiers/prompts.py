@@ -16,11 +16,11 @@ from depcache.demo.sample import load_triples
 from depcache.errors import ConfigError
 from depcache.graph.base import GraphStore
 from depcache.graph.retrieval import Retriever
-from depcache.graph.stores import open_store
 from depcache.prompt.nodes import TreeNode
 from depcache.prompt.prefix_tree import merge_sequences
 from depcache.prompt.render import DEFAULT_SYSTEM, RenderedPrompt, render
 from depcache.prompt.tokenization import PromptTokenizer
+from eval.graphs import hold
 from eval.sets import SetError, load_kg
 
 SAMPLE = "sample"
@@ -55,9 +55,7 @@ def open_graph(data: Path | None, name: str) -> GraphStore:
         if not sets:
             raise SetError(f"{str(data / name)!r} holds no set: check --data and --graph")
         triples = sets[0].triples
-    store = open_store("networkx:")
-    store.upsert(triples)
-    return store
+    return hold(triples)
 
 
 def make_prompts(

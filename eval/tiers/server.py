@@ -13,14 +13,12 @@ from typing import Any
 
 import httpx
 
-from depcache.cli.launch import find_gpu, make_launch
 from depcache.client.client import Client
-from depcache.demo.server import ServerProcess, find_free_port
 from depcache.errors import ServerError
+from eval.servers import serve
 from eval.tiers.phases import Answered
 from eval.tiers.prompts import TierPrompt
 
-READY_S = 300.0
 WAIT_S = 120.0
 _POLL_S = 0.005
 
@@ -123,29 +121,24 @@ def start_live(
     settings: ServerSettings, load_policy: str, disk_folder: Path, log_file: Path
 ) -> Iterator[LiveServer]:
     """Start a server on a folder, stop it at the end of the block."""
-    port = find_free_port()
-    args = ["--host", "127.0.0.1", "--port", str(port), "--log-level", "warning"]
-    args += ["--max-total-tokens", str(settings.pool_tokens), "--skip-server-warmup"]
-    launch = make_launch(
-        [*args, *settings.sglang_args],
-        model=settings.model,
-        has_gpu=find_gpu(),
-        settings={
-            "host_gb": str(settings.host_gb),
-            "disk_gb": str(settings.disk_gb),
-            "disk_folder": str(disk_folder),
-            "load_policy": load_policy,
-            "write_policy": settings.write_policy,
-        },
-    )
-    url = f"http://127.0.0.1:{port}"
     started = time.perf_counter()
     with (
-        ServerProcess(launch, url, log_file) as process,
+        serve(
+            settings.model,
+            log_file,
+            pool_tokens=settings.pool_tokens,
+            settings={
+                "host_gb": str(settings.host_gb),
+                "disk_gb": str(settings.disk_gb),
+                "disk_folder": str(disk_folder),
+                "load_policy": load_policy,
+                "write_policy": settings.write_policy,
+            },
+            sglang_args=settings.sglang_args,
+        ) as url,
         httpx.Client(timeout=httpx.Timeout(600.0, connect=10.0)) as http,
         Client(url, http_client=http) as client,
     ):
-        process.wait_until_ready(READY_S)
         yield LiveServer(client, http, time.perf_counter() - started)
 
 

@@ -4,14 +4,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.e2e.served import EngineCase, Served, serve
-from tests.helpers.judge import OracleReport, worst_error
+from tests.e2e.served import EngineCase, Served
+from tests.helpers.judge import worst_error
 from tests.helpers.prompts import LAYOUTS, TreePrompt, random_forest, random_tokens
 from tests.helpers.tolerance import ORACLE_LOGPROB, SENSITIVE_LOGPROB
 
@@ -27,13 +24,8 @@ CASE = EngineCase(
 
 
 @pytest.fixture(scope="module")
-def running(
-    model_path: Callable[[str], Path],
-    oracle_of: Callable[[str], Any],
-    oracle_report: OracleReport,
-) -> Iterator[Served]:
-    with serve(CASE, model_path, oracle_of, oracle_report) as served:
-        yield served
+def case() -> EngineCase:
+    return CASE
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

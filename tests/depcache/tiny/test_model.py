@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from depcache.demo.sample import load_questions, load_triples
 from depcache.graph.retrieval import Retriever
 from depcache.prompt.layout import LAYOUTS
 from depcache.tiny.models import SELF_ATTENTION, TINY, TINY_NAME, model_folder, resolve_model
-from eval.quality.teach import make_graph
+from eval.graphs import hold
 from tests.helpers.server import start_server
 
 pytestmark = pytest.mark.skipif(not model_folder().is_dir(), reason="the weights are to come")
@@ -63,7 +62,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def passes() -> Any:
-    retriever = Retriever(make_graph(load_triples()), pruner="words", max_hops=3, max_paths=30)
+    retriever = Retriever(hold(load_triples()), pruner="words", max_hops=3, max_paths=30)
     return make_passes(load_questions(), retriever, seed=0)
 
 
@@ -95,7 +94,3 @@ def test_it_reads_every_layout(client: Client, passes: Any) -> None:
             for one in asked
         )
         assert right >= 9
-
-
-def test_the_folder_is_where_the_package_is() -> None:
-    assert Path(resolve_model(TINY_NAME)).parents[1].name == "tiny"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice, repeat
 from pathlib import Path
@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from depcache.demo.sample import load_entities
 from depcache.prompt.layout import LAYOUTS
+from depcache.tiny.ship import ship
 from depcache.tiny.train import (
     COPY_LEN,
     _stage_rows,
@@ -132,6 +134,7 @@ def test_accuracy_counts_answers_that_are_right_to_the_last_token(
 
 
 def test_all_stages_leave_models_that_can_be_loaded(tmp_path: Path) -> None:
+    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     examples = list(islice(make_examples(1), 12))
@@ -150,6 +153,48 @@ def test_all_stages_leave_models_that_can_be_loaded(tmp_path: Path) -> None:
     last = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
     assert last["stage"] == "dependency"
     assert len((tmp_path / "log.jsonl").read_text().splitlines()) == len(ends) + 1
+
+    weights = tmp_path / "weights"
+    ship(tmp_path, weights)
+    assert {file.name for file in weights.iterdir()} == {"dependency", "control", "log.jsonl"}
+    for folder in ("dependency", "control"):
+        trained = AutoModelForCausalLM.from_pretrained(tmp_path / folder, dtype=torch.float32)
+        shipped = AutoModelForCausalLM.from_pretrained(weights / folder)
+        assert shipped.dtype == torch.bfloat16
+        for mine, theirs in zip(shipped.parameters(), trained.parameters(), strict=True):
+            assert torch.equal(mine, theirs.to(torch.bfloat16))
+        assert AutoTokenizer.from_pretrained(weights / folder).chat_template
+
+
+def nodes_of(examples: Iterable[Example]) -> set[str]:
+    return {node for example in examples for path in example.paths for node in path[::2]}
+
+
+def test_no_made_up_world_has_a_name_of_an_evaluation() -> None:
+    single = {name for name in nodes_of(islice(make_examples(5), 200)) if " " not in name}
+    assert len(single) > 100
+    again = islice(make_examples(5, forbidden=frozenset(single)), 200)
+    assert single.isdisjoint(nodes_of(again))
+
+    demo = sorted(load_entities())
+    natural = islice(make_examples(5, forbidden=load_entities(), natural=[*demo, "Zorro"]), 200)
+    seen = nodes_of(natural)
+    assert "Zorro" in seen and seen.isdisjoint(demo)
+
+
+def test_what_is_forbidden_is_never_trained_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[frozenset[str]] = []
+
+    def watch(*args: Any, forbidden: frozenset[str], **keywords: Any) -> Any:
+        asked.append(forbidden)
+        return make_examples(*args, forbidden=forbidden, **keywords)
+
+    monkeypatch.setattr("depcache.tiny.train.make_examples", watch)
+    train(tmp_path, 0.01, SMALL, forbidden=["Zorro"], has_control=True)
+    assert len(asked) > 3
+    assert set(asked) == {load_entities() | {"Zorro"}}
 
 
 def test_the_last_stage_reads_flat_text_too(tokenizer: Any) -> None:
