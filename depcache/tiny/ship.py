@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a training run to the files that ship: `python -m depcache.tiny.ship RUN [FOLDER]`.
 
-Weights in bfloat16, half the size; the tokenizer; the log with the losses.
+Of each model the last cycle: weights in bfloat16, half the size; the tokenizer; the log with the
+losses of all.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import shutil
 from pathlib import Path
 
+from depcache.errors import ConfigError
 from depcache.tiny.models import SELF_ATTENTION, TINY, model_folder
 
 
@@ -18,11 +20,20 @@ def ship(run: Path, folder: Path) -> None:
     import torch
     from transformers import AutoTokenizer, LlamaForCausalLM
 
-    for name in (TINY, SELF_ATTENTION):
-        model = LlamaForCausalLM.from_pretrained(run / name, dtype=torch.bfloat16)
+    lasts = {name: _last_cycle(run, name) for name in (TINY, SELF_ATTENTION)}
+    for name, last in lasts.items():
+        model = LlamaForCausalLM.from_pretrained(last, dtype=torch.bfloat16)
         model.save_pretrained(folder / name)
-        AutoTokenizer.from_pretrained(run / name).save_pretrained(folder / name)
+        AutoTokenizer.from_pretrained(last).save_pretrained(folder / name)
     shutil.copyfile(run / "log.jsonl", folder / "log.jsonl")
+
+
+def _last_cycle(run: Path, name: str) -> Path:
+    """`dependency-3` rather than `dependency-2`, and that rather than `dependency`."""
+    found = [file for file in run.glob(f"{name}*") if file.is_dir()]
+    if not found:
+        raise ConfigError(f"{str(run)!r} has no model {name!r}: train with --control")
+    return max(found, key=lambda file: int(file.name.partition("-")[2] or 1))
 
 
 def main() -> None:
@@ -31,7 +42,10 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="folder that depcache.tiny.train made")
     parser.add_argument("folder", type=Path, nargs="?", default=model_folder().parent)
     args = parser.parse_args()
-    ship(args.run, args.folder)
+    try:
+        ship(args.run, args.folder)
+    except ConfigError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

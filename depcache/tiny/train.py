@@ -9,7 +9,8 @@ A small Llama that reads a path out of the facts, says it, and names where it en
                 ancestors only, in all layouts; and some over flat text, so that it reads both
     control     from base: flat text once more, for as long as the stage before
 
-`OUT/base`, `OUT/dependency` and `OUT/control` are the models after these stages, and
+The last two are trained in `--cycles` of the learning rate, each from where the one before it
+ended. `OUT/base`, `OUT/dependency`, `OUT/dependency-2`, ... are the models after the stages, and
 `OUT/log.jsonl` has the losses. A stage whose model is there already is not trained again.
 Questions are about made-up worlds (`depcache.tiny.worlds`), new ones all the time, and about
 what `--examples` holds (as for `depcache finetune`). No made-up world has a name of the demo's
@@ -41,14 +42,26 @@ from depcache.training.samples import IGNORED, Attention, Encoder, Sample
 SEED = 20261121
 MAX_LEN = 8192
 COPY_LEN = 64  # two of them fill a row
-STAGE_SHARES = {"copy": 0.03, "base": 0.6, "dependency": 0.37, "control": 0.37}
+STAGE_SHARES = {"copy": 0.02, "base": 0.43, "dependency": 0.55, "control": 0.55}
 """Of the time; the control comes on top."""
+
+CYCLE_SHARE = 0.3
+"""Of the time, for every cycle behind the first."""
+
+CYCLE_PEAK = 0.5
+"""Of the learning rate, the highest in these cycles."""
 
 Lengths = tuple[tuple[float, int, int], ...]
 """Until this share of a stage: tokens of a row, and paths of a made-up prompt at most."""
 
-PHASES: Lengths = ((0.55, 512, 8), (0.85, 1024, 24), (1.0, 2048, 50))
-PHASES_AFTER_BASE: Lengths = ((0.3, 512, 12), (0.75, 1024, 30), (1.0, 2048, 60))
+PHASES: dict[str, Lengths] = {
+    "base": ((0.55, 512, 8), (0.85, 1024, 24), (1.0, 2048, 50)),
+    "dependency": ((0.25, 512, 8), (1.0, 1024, 40)),  # trees are shorter than text
+    "control": ((0.3, 512, 12), (0.75, 1024, 30), (1.0, 2048, 60)),
+}
+
+NUM_QUESTIONS = {"base": 6, "dependency": 16, "control": 16}
+"""About a made-up world at most: they share its facts, so more of them are cheaper to learn."""
 
 FLAT_SHARE = 0.25
 """Of the rows of the stage `dependency`."""
@@ -101,6 +114,7 @@ def question_rows(
     *,
     row_tokens: int,
     max_paths: int = 30,
+    num_questions: int = 6,
     examples: Sequence[Example] = (),
     forbidden: frozenset[str] = frozenset(),
     reuse: int = 1,
@@ -114,7 +128,13 @@ def question_rows(
     encoder = Encoder(tokenizer, attention, LAYOUTS, max_tokens=row_tokens, seed=seed)
     rng = random.Random(seed)
     natural = sorted({node for example in examples for path in example.paths for node in path[::2]})
-    made_up = make_examples(seed, max_paths=max_paths, forbidden=forbidden, natural=natural)
+    made_up = make_examples(
+        seed,
+        num_questions=num_questions,
+        max_paths=max_paths,
+        forbidden=forbidden,
+        natural=natural,
+    )
     groups = [list(group) for _, group in groupby(examples, key=lambda each: each.paths)]
     memory: list[Row] = []
     while True:
@@ -139,6 +159,7 @@ def train(
     forbidden: Iterable[str] = (),
     is_compiled: bool = False,
     has_control: bool = False,
+    num_cycles: int = 1,
 ) -> None:
     """All stages, each for its share of the time.
 
@@ -162,11 +183,14 @@ def train(
         num_copies = max(1, shape.step_tokens // (4 * COPY_LEN))
         phases = [(1.0, num_copies, copies)]
         trainer.run("copy", phases, STAGE_SHARES["copy"] * seconds, has_muon=False)
-    for stage in ("base", "dependency", *(["control"] if has_control else [])):
-        if stage == "control":
+    names = ["base", *_cycles("dependency", num_cycles)]
+    names += _cycles("control", num_cycles) if has_control else []
+    for name in names:
+        stage, _, cycle = name.partition("-")
+        if name == "control":
             trainer.load(out / "base")
-        if (out / stage).exists():
-            trainer.load(out / stage)
+        if (out / name).exists():
+            trainer.load(out / name)
             continue
         phases = [
             (
@@ -175,24 +199,32 @@ def train(
                 _stage_rows(
                     stage,
                     tokenizer,
-                    seed + i,
+                    seed + i + 1000 * int(cycle or 0),
                     row_tokens=row_tokens,
                     max_paths=max_paths,
+                    num_questions=NUM_QUESTIONS[stage],
                     examples=examples,
                     forbidden=forbidden,
                     reuse=_REUSE,
                 ),
             )
-            for i, (share, row_tokens, max_paths) in enumerate(
-                PHASES if stage == "base" else PHASES_AFTER_BASE
-            )
+            for i, (share, row_tokens, max_paths) in enumerate(PHASES[stage])
         ]
         attention: Attention = "dependency" if stage == "dependency" else "flat"
         held_out = seed + _HELD_OUT
         check = question_rows(tokenizer, attention, held_out, row_tokens=1024, forbidden=forbidden)
-        trainer.run(stage, phases, STAGE_SHARES[stage] * seconds, [*islice(check, _CHECK_ROWS)])
-        network.save_pretrained(out / stage)
-        tokenizer.save_pretrained(out / stage)
+        rows = [*islice(check, _CHECK_ROWS)]
+        if cycle:
+            share = CYCLE_SHARE
+            trainer.run(name, phases, share * seconds, rows, peak=CYCLE_PEAK, cool_down=1.0)
+        else:
+            trainer.run(name, phases, STAGE_SHARES[stage] * seconds, rows)
+        network.save_pretrained(out / name)
+        tokenizer.save_pretrained(out / name)
+
+
+def _cycles(stage: str, number: int) -> list[str]:
+    return [stage, *(f"{stage}-{cycle}" for cycle in range(2, number + 1))]
 
 
 def _stage_rows(
@@ -234,6 +266,9 @@ def main() -> None:
         "--forbidden", type=Path, nargs="*", default=[], help="names of no made-up world, in lines"
     )
     parser.add_argument("--control", action="store_true", help="add the stage `control`")
+    parser.add_argument(
+        "--cycles", type=int, default=1, help="of the stages behind base (default 1)"
+    )
     parser.add_argument("--compile", action="store_true", help="needs a C++ compiler on a CPU")
     parser.add_argument("--seed", type=int, default=SEED)
     defaults = Shape()
@@ -256,6 +291,7 @@ def main() -> None:
         forbidden=forbidden,
         is_compiled=args.compile,
         has_control=args.control,
+        num_cycles=args.cycles,
     )
 
 

@@ -32,7 +32,7 @@ _NUM_TOPICS = (1, 1, 1, 2, 2, 3)
 _UNKNOWN_SHARE = 0.05  # of the groups of questions
 _BOTH_SHARE = 0.25  # of the questions where two topics lead to the same thing
 _NOUN_SHARE = 0.15
-_ASIDE_SHARE = 0.1
+_ASIDE_SHARE = 0.2
 _YEAR_SHARE = 0.15
 
 

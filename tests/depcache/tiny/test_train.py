@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from depcache.demo.sample import load_entities
+from depcache.errors import ConfigError
 from depcache.prompt.layout import LAYOUTS
 from depcache.tiny.ship import ship
 from depcache.tiny.train import (
@@ -154,11 +155,16 @@ def test_all_stages_leave_models_that_can_be_loaded(tmp_path: Path) -> None:
     assert last["stage"] == "dependency"
     assert len((tmp_path / "log.jsonl").read_text().splitlines()) == len(ends) + 1
 
+    train(tmp_path, 0.03, SMALL, examples, has_control=True, num_cycles=2)
+    ends = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [e["stage"] for e in ends if "whole" in e][-2:] == ["dependency-2", "control-2"]
+
     weights = tmp_path / "weights"
     ship(tmp_path, weights)
     assert {file.name for file in weights.iterdir()} == {"dependency", "control", "log.jsonl"}
     for folder in ("dependency", "control"):
-        trained = AutoModelForCausalLM.from_pretrained(tmp_path / folder, dtype=torch.float32)
+        last = tmp_path / f"{folder}-2"
+        trained = AutoModelForCausalLM.from_pretrained(last, dtype=torch.float32)
         shipped = AutoModelForCausalLM.from_pretrained(weights / folder)
         assert shipped.dtype == torch.bfloat16
         for mine, theirs in zip(shipped.parameters(), trained.parameters(), strict=True):
@@ -168,6 +174,12 @@ def test_all_stages_leave_models_that_can_be_loaded(tmp_path: Path) -> None:
 
 def nodes_of(examples: Iterable[Example]) -> set[str]:
     return {node for example in examples for path in example.paths for node in path[::2]}
+
+
+def test_a_run_without_its_models_is_not_shipped(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no model 'dependency'"):
+        ship(tmp_path, tmp_path / "weights")
+    assert not (tmp_path / "weights").exists()
 
 
 def test_no_made_up_world_has_a_name_of_an_evaluation() -> None:
