@@ -58,7 +58,8 @@ format: $(STAMP)  ## let ruff mend what it can
 	@$(PYTHON) -m ruff format .
 
 .PHONY: bench
-bench: $(STAMP)  ## the micro benchmarks, one after another
+bench: $(STAMP)  ## against SGLang, then the micro benchmarks (BENCH_ARGS="--data DIR --vllm PYTHON")
+	@$(PYTHON) -m eval all --quick --out results $(BENCH_ARGS)
 	@shopt -s nullglob; for file in eval/micro/[!_]*.py; do \
 		module=$${file%.py}; module=$${module//\//.}; echo "== $$module"; $(PYTHON) -m "$$module"; \
 	done

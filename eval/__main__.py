@@ -9,20 +9,24 @@ import sys
 from collections.abc import Sequence
 
 from depcache.errors import ConfigError, DepCacheError
-from eval import costs, retrieval
+from eval import attention, costs, everything, retrieval
 from eval.policy import command as policy
 from eval.quality import command as quality
 from eval.quality import teach
+from eval.serve import command as serve
 from eval.sets import SetError
 from eval.tiers import command as tiers
 
 SUBCOMMANDS = {
+    "serve": (serve, "time to first token and throughput against other servers"),
     "retrieval": (retrieval, "recall, time and tokens of retrieval on sets with a graph"),
     "policy": (policy, "hit rates of replacement policies and schedulers, simulated"),
     "costs": (costs, "time and memory of matching, eviction, look-ahead and scheduling"),
     "quality": (quality, "are the answers right: attention, layouts, reuse, on a real server"),
     "teach": (teach, "training examples for the small model from MetaQA and 2Wiki"),
+    "attention": (attention, "milliseconds of the attention plans"),
     "tiers": (tiers, "time to first token by the tier that holds the KV, on a real server"),
+    "all": (everything, "serve, quality, policy and attention, one after the other"),
 }
 """Name to a module with `add_arguments(parser)` and `run(args) -> exit code`, and its help."""
 

@@ -2,16 +2,17 @@
 """A small Llama with random weights, to measure with where no download is wanted.
 
 Made once, from a seed, into the user's cache folder: 30 million parameters, seven times those of
-depcache-tiny, and a byte-level BPE tokenizer that knows the words of the sample graph. Its
-answers are noise; what is measured with it (tokens, reuse, time to first token) does not depend
-on the weights.
+depcache-tiny, or 125 million, and a byte-level BPE tokenizer that knows the words of the sample
+graph. Its answers are noise; what is measured with it (tokens, reuse, time to first token) does
+not depend on the weights.
 
-`python -m depcache.demo.model [FOLDER]` makes it, if it is not there, and prints its folder.
-Needs the extra `server`.
+`python -m depcache.demo.model [FOLDER] [--size 125m]` makes it, if it is not there, and prints
+its folder. Needs the extra `server`.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -34,6 +35,11 @@ RECIPE = 1
 """Counts up when the model is made in another way, so that an old one is not taken for it."""
 
 SEED = 20261120
+SIZES: dict[str, dict[str, int]] = {
+    "30m": {"width": 512, "mlp": 1536, "layers": 9},
+    "125m": {"width": 1024, "mlp": 2816, "layers": 10},
+}
+"""Name to shape; heads have 64 channels, and two of them share keys and values."""
 _VOCAB_SIZE = 4096  # at most; the sample's words give fewer
 _MAX_LEN = 32768
 _SPECIAL_TOKENS = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
@@ -46,10 +52,11 @@ _CHAT_TEMPLATE = (
 _TIMEOUT_S = 300.0
 
 
-def default_folder() -> Path:
+def default_folder(size: str = "30m") -> Path:
     """Where this model is kept: below $XDG_CACHE_HOME, or ~/.cache."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "depcache" / f"demo-model-{RECIPE}"
+    name = f"demo-model-{RECIPE}" + ("" if size == "30m" else f"-{size}")
+    return Path(cache) / "depcache" / name
 
 
 def is_trained(folder: str | Path) -> bool:
@@ -57,16 +64,18 @@ def is_trained(folder: str | Path) -> bool:
     return not (Path(folder) / MARKER_FILE).exists()
 
 
-def ensure_model(folder: Path | None = None) -> Path:
+def ensure_model(folder: Path | None = None, size: str = "30m") -> Path:
     """The folder of this model, which is made if it is not there (about 20 seconds).
+
+    size  one of `SIZES`
 
     Raises ConfigError when it cannot be made.
     """
-    folder = folder or default_folder()
+    folder = folder or default_folder(size)
     if (folder / MARKER_FILE).exists():
         return folder
     # In a process of its own: the demo then measures without torch in memory.
-    command = [sys.executable, "-m", "depcache.demo.model", str(folder)]
+    command = [sys.executable, "-m", "depcache.demo.model", str(folder), "--size", size]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
@@ -80,14 +89,14 @@ def ensure_model(folder: Path | None = None) -> Path:
     return folder
 
 
-def make_model(folder: Path) -> None:
+def make_model(folder: Path, size: str = "30m") -> None:
     """Make the model in `folder`; all files appear at once, or none."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         draft = Path(name) / "model"
         tokenizer = make_tokenizer(_sample_texts(), _VOCAB_SIZE)
         tokenizer.save_pretrained(draft)
-        num_parameters = _make_weights(draft, len(tokenizer))
+        num_parameters = _make_weights(draft, len(tokenizer), SIZES[size])
         marker = {"trained": False, "recipe": RECIPE, "seed": SEED, "parameters": num_parameters}
         (draft / MARKER_FILE).write_text(json.dumps(marker) + "\n", encoding="utf-8")
         if (folder / MARKER_FILE).exists():
@@ -133,18 +142,18 @@ def make_tokenizer(texts: Iterable[str], vocab_size: int, max_len: int = _MAX_LE
     return fast
 
 
-def _make_weights(folder: Path, vocab_size: int) -> int:
+def _make_weights(folder: Path, vocab_size: int, shape: dict[str, int]) -> int:
     """Draw and save the weights; returns the number of parameters."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
         vocab_size=-(-vocab_size // 64) * 64,
-        hidden_size=512,
-        intermediate_size=1536,
-        num_hidden_layers=9,
-        num_attention_heads=8,
-        num_key_value_heads=4,
+        hidden_size=shape["width"],
+        intermediate_size=shape["mlp"],
+        num_hidden_layers=shape["layers"],
+        num_attention_heads=shape["width"] // 64,
+        num_key_value_heads=shape["width"] // 128,
         head_dim=64,
         max_position_embeddings=_MAX_LEN,
         rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
@@ -161,7 +170,11 @@ def _make_weights(folder: Path, vocab_size: int) -> int:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else default_folder()
+    parser = argparse.ArgumentParser(description="Make a model of random weights.")
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--size", choices=SIZES, default="30m")
+    arguments = parser.parse_args()
+    target = arguments.folder or default_folder(arguments.size)
     if not (target / MARKER_FILE).exists():
-        make_model(target)
+        make_model(target, arguments.size)
     print(target)

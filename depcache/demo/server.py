@@ -54,6 +54,12 @@ class ServerProcess:
             except OSError as error:
                 raise ServerError(f"the server cannot be started ({error})") from error
 
+    @property
+    def pid(self) -> int:
+        """Of the process that was started; its children are in the same session."""
+        assert self._process is not None
+        return self._process.pid
+
     def wait_until_ready(self, timeout_s: float) -> float:
         """Wait until it has loaded its model; returns the seconds waited."""
         assert self._process is not None

@@ -22,7 +22,7 @@ from flashinfer_masks.visibility import Step
 
 # `segments` gathers the rows above every chain again, the system's too; `cascade` computes
 # masked scores. Gathering a row took as long as 42 scores with 8 heads of 64 channels, 4 of
-# them for keys, on two cores (`python -m eval.micro.torch_plans --system-len N`).
+# them for keys, on two cores (`python -m eval attention --system-len N`).
 ROW_COST_IN_PAIRS = 42
 
 # Requests with at most this many queries are padded to a dense batch (`segments`).

@@ -1,29 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention plans on torch: milliseconds per layer of one prefill, plans in turns.
 
-`python -m eval.micro.torch_plans [--repeats N] [--system-len N] [--json FILE]`
-The numbers behind `attention_plan: auto` on a CPU. Heads are those of a 30M model.
+The numbers behind `attention_plan: auto` on a CPU. Heads are those of the model of 30 million
+random weights; `causal` is ordinary attention over the same tokens. Needs the extra `server`.
+
+    --quick   3 repeats instead of 15
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
+import platform
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+from depcache.cli.launch import require_sglang
 from depcache.prompt.prefix_tree import merge_sequences
 from eval.micro.match_plan import make_paths
+from eval.output import processor, write_report
 from flashinfer_masks.visibility import Step, Structure
-from sglang_patches.attention.torch_plans import WORK_BY_PLAN, CausalWork
 
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 8, 4, 64
 TASK_LEN = 24
+CASES = ((3, 0), (10, 0), (10, 5), (10, 9), (20, 0), (20, 10), (20, 20))
+"""Entities of the prompt, and how many of them are cached."""
 
 
 def make_step(num_entities: int, num_cached_entities: int, system_len: int) -> Step:
@@ -46,30 +52,43 @@ def make_step(num_entities: int, num_cached_entities: int, system_len: int) -> S
     return Step(structure, order, num_prefix, num_tokens - num_prefix)
 
 
-def main() -> None:
-    """Print the median and the spread of planning and of running, per case and plan."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--system-len", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the subcommand."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--quick", action="store_true", help="3 repeats")
+    parser.add_argument("--repeats", type=int, help="of every plan (default 15)")
+    parser.add_argument("--system-len", type=int, default=64, help="tokens (default 64)")
+    parser.add_argument("--threads", type=int, default=2, help="of torch (default 2)")
+    parser.add_argument("--json", type=Path, help="file for the report; - is stdout")
 
+
+def run(args: argparse.Namespace) -> int:
+    """Print and write the median and the spread of planning and of running, per case and plan."""
+    require_sglang()
+    import torch
+
+    torch.set_num_threads(args.threads)
+    repeats = args.repeats or (3 if args.quick else 15)
     rows: list[dict[str, Any]] = []
-    cases = ((3, 0), (10, 0), (10, 5), (10, 9), (20, 0), (20, 10), (20, 20))
-    for num_entities, num_cached in cases:
-        rows += measure(num_entities, num_cached, arguments.system_len, arguments.repeats)
-        for row in rows[-len(WORK_BY_PLAN) - 1 :]:
-            print("  ".join(f"{key}={value}" for key, value in row.items()), flush=True)
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+    for num_entities, num_cached in CASES:
+        measured = measure(num_entities, num_cached, args.system_len, repeats)
+        for row in measured:
+            print("  ".join(f"{key}={value}" for key, value in row.items()), file=sys.stderr)
+        rows += measured
+    machine = {"processor": processor(), "cores": os.cpu_count(), "os": platform.system()}
+    settings = {"repeats": repeats, "system_len": args.system_len, "threads": args.threads}
+    write_report({"rows": rows, "settings": settings, "machine": machine}, args.json)
+    return 0
 
 
 def measure(
     num_entities: int, num_cached: int, system_len: int, repeats: int
 ) -> list[dict[str, Any]]:
     """One row per plan, and one for causal attention over the same rows."""
+    import torch
+
+    from sglang_patches.attention.torch_plans import WORK_BY_PLAN, CausalWork
+
     step = make_step(num_entities, num_cached, system_len)
     generator = torch.Generator().manual_seed(0)
     slots = torch.randperm(4 * step.num_rows, generator=generator)[: step.num_rows]
@@ -102,7 +121,3 @@ def measure(
         }
         for name, (plan_ms, run_ms) in times.items()
     ]
-
-
-if __name__ == "__main__":
-    main()

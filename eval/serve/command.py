@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much faster than what? `python -m eval serve [--quick] [--data DIR] --json OUT`.
+
+Starts each system as a real server, in turns, and asks all of them the same requests: from an
+empty cache, warm, by several users at once, and, for DepCache, with the entities' trees computed
+ahead (see `eval.serve.measure`). Times are taken at the client, over streamed answers.
+
+    --quick   one round, fewer requests; below 10 minutes on two quiet cores
+
+The workload is zipfian over MetaQA with --data, else over the demo's graph; name others with
+--workloads. vLLM runs in an environment of its own, whose python --vllm names. A run leaves
+manifest.json, requests.jsonl, summary.json, report.md, report.html and pictures in --out. Needs the
+extras `server` and `bench`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import tempfile
+import time
+from datetime import UTC, datetime
+from hashlib import sha256
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from depcache.cli.launch import require_sglang
+from depcache.cli.output import make_progress
+from depcache.demo.model import SIZES, ensure_model, is_trained
+from depcache.errors import ConfigError
+from depcache.tiny.models import resolve_model
+from eval.output import processor, write_report
+from eval.serve import workloads
+from eval.serve.arrivals import poisson, read_trace
+from eval.serve.export import export
+from eval.serve.figures import make_gain, make_ratios, make_rows, over_time
+from eval.serve.measure import LOAD, STREAM, WARM, Options, Run, measure, num_steps
+from eval.serve.plots import plot_run
+from eval.serve.report import commit_of, to_markdown, write_files
+from eval.serve.systems import Writer, get_system
+from eval.serve.workloads import Spec
+
+COUNTS = {STREAM: 200, WARM: 100, LOAD: 200}
+COUNTS_QUICK = {STREAM: 30, WARM: 20, LOAD: 24}
+POOL, POOL_QUICK = 2000, 300
+"""Entities; with fewer requests from fewer, so that what is warm in the end is alike."""
+POOL_TOKENS = 400_000
+ROUNDS = 3
+MAX_TOKENS, MAX_ANSWER_TOKENS = 8, 96
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the subcommand."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("--quick", action="store_true", help="one round, fewer requests and entities")
+    add("--json", type=Path, help="file for the report; - is stdout")
+    add("--out", type=Path, help="folder for all files of the run (default: none is kept)")
+    add("--data", type=Path, help="folder that holds the public sets")
+    add("--workloads", nargs="+", help="pattern:graph, as zipfian:metaqa or questions:demo")
+    add("--systems", nargs="+", default=["depcache", "sglang", "sglang-dedup"])
+    add("--vllm", type=Path, help="python of an environment with vLLM; adds the system vllm")
+    add("--model", help="a folder, depcache-tiny, or 30m or 125m random weights (default 30m)")
+    add("--template", default="path", choices=("path", "triple"), help="how paths become text")
+    add("--entities", type=int, default=10, help="of a request (default 10)")
+    add("--paths", type=int, default=30, help="of an entity, at most (default 30)")
+    add("--hops", type=int, default=2, help="of a path, at most (default 2)")
+    add("--pool", type=int, help=f"entities that are asked about (default {POOL})")
+    for phase, number in COUNTS.items():
+        add(f"--{phase}", type=int, help=f"requests of the phase {phase} (default {number})")
+    add("--rounds", type=int, help=f"of every system (default {ROUNDS}; quick 1)")
+    add("--concurrency", type=int, default=8, help="users of the phase load (default 8)")
+    add("--rate", type=float, help="load by a Poisson process of this many requests a second")
+    add("--trace", type=Path, help="load at the times of this trace; --rate scales it")
+    add("--ttft-limit-ms", type=float, default=1000.0, help="of the goodput (default 1000)")
+    add(
+        "--max-tokens",
+        type=int,
+        help=f"of an answer (default {MAX_TOKENS}; {MAX_ANSWER_TOKENS} of questions)",
+    )
+    add("--load-tokens", type=int, default=32, help="of an answer under load (default 32)")
+    add("--pool-tokens", type=int, default=POOL_TOKENS, help=f"for KV (default {POOL_TOKENS:,})")
+    add("--export", type=Path, help="write the requests to this folder as OpenAI JSONL, and end")
+    add("--seed", type=int, default=0)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print and write; the exit code."""
+    err = Console(stderr=True, highlight=False)
+    with err.status("making the workload"):
+        model, made, writer = _prepare(args)
+    if args.export is not None:
+        args.export.mkdir(parents=True, exist_ok=True)
+        for workload in made:
+            for name in ("depcache", "sglang"):
+                file = args.export / f"{workload.spec.name.replace(':', '_')}.{name}.jsonl"
+                max_tokens = args.max_tokens or MAX_TOKENS
+                export(workload.requests, get_system(name), writer, max_tokens, file)
+        return 0
+    report, runs = make_report(args, model, made, writer, err)
+    if args.out is not None:
+        args.out.mkdir(parents=True, exist_ok=True)
+        plots = [file for each in runs for file in plot_run(each, args.out)]
+        write_files(args.out, report, runs, plots)
+    err.print(to_markdown(report), markup=False)
+    write_report(report, args.json)
+    return 0
+
+
+def _prepare(args: argparse.Namespace) -> tuple[str, list[workloads.Workload], Writer]:
+    """The folder of the model, the workloads, and who writes them."""
+    from transformers import AutoTokenizer
+
+    require_sglang()
+    missing = [name for name in ("matplotlib", "psutil", "tabulate") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"{', '.join(missing)} is missing: install the extra `bench`")
+    model = args.model or "30m"
+    model = str(ensure_model(size=model)) if model in SIZES else resolve_model(model)
+    if not (Path(model) / "config.json").is_file():
+        raise ConfigError(f"{model!r} is no folder of a model: give one with --model")
+    graphs = workloads.Graphs(args.data)
+    names = args.workloads or ["zipfian:metaqa" if args.data else "zipfian:demo"]
+    counts = _counts(args)
+    made = [
+        workloads.make(
+            Spec(
+                name,
+                sum(counts.values()),
+                num_entities=args.entities,
+                num_paths=args.paths,
+                num_hops=args.hops,
+                pool=args.pool or (POOL_QUICK if args.quick else POOL),
+                seed=args.seed,
+            ),
+            graphs,
+        )
+        for name in names
+    ]
+    return model, made, Writer(AutoTokenizer.from_pretrained(model), args.template)
+
+
+def make_report(
+    args: argparse.Namespace,
+    model: str,
+    made: list[workloads.Workload],
+    writer: Writer,
+    err: Console,
+) -> tuple[dict[str, Any], list[Run]]:
+    """The report and all that was measured."""
+    names = [*args.systems, *(["vllm"] if args.vllm and "vllm" not in args.systems else [])]
+    systems = [get_system(name) for name in names]
+    if any(system.engine == "vllm" for system in systems) and args.vllm is None:
+        raise ConfigError("vllm needs an environment of its own: name its python with --vllm")
+    started = time.perf_counter()
+    runs: list[Run] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="depcache-eval-") as logs,
+        make_progress(err) as progress,
+    ):
+        options = [_options(args, workload, model, Path(logs)) for workload in made]
+        task = progress.add_task("starting", total=sum(num_steps(systems, o) for o in options))
+
+        def on_step(text: str, steps: int) -> None:
+            progress.update(task, advance=steps, description=text or None)
+
+        for workload, each in zip(made, options, strict=True):
+            runs.append(measure(workload, systems, writer, each, on_step))
+    ratios = {each.workload.spec.name: make_ratios(each) for each in runs}
+    report: dict[str, Any] = {
+        "rows": [row for each in runs for row in make_rows(each)],
+        "ratios": ratios[runs[0].workload.spec.name],
+        "workloads": [each.workload.spec.name for each in runs],
+        "ratios_by_workload": ratios,
+        "gains": {each.workload.spec.name: make_gain(each, writer) for each in runs},
+        "precomputed": {each.workload.spec.name: each.precomputed for each in runs},
+        "over_time": {each.workload.spec.name: over_time(each) for each in runs},
+        "manifest": _manifest(args, model, runs, time.perf_counter() - started),
+    }
+    return report, runs
+
+
+def _options(
+    args: argparse.Namespace, workload: workloads.Workload, model: str, logs: Path
+) -> Options:
+    counts = _counts(args)
+    # Where it is known what is right, answers are given to their end, to be judged.
+    has_answers = workload.spec.pattern == workloads.QUESTIONS
+    return Options(
+        model=model,
+        template=args.template,
+        pool_tokens=args.pool_tokens,
+        counts=counts,
+        rounds=args.rounds or (1 if args.quick else ROUNDS),
+        max_tokens=args.max_tokens or (MAX_ANSWER_TOKENS if has_answers else MAX_TOKENS),
+        load_tokens=args.load_tokens,
+        concurrency=args.concurrency,
+        arrivals=_arrivals(args, counts[LOAD]),
+        ttft_limit_s=args.ttft_limit_ms / 1e3,
+        stops_early=has_answers,
+        vllm_python=args.vllm,
+        log_folder=logs,
+    )
+
+
+def _counts(args: argparse.Namespace) -> dict[str, int]:
+    defaults = COUNTS_QUICK if args.quick else COUNTS
+    given = {phase: getattr(args, phase) for phase in defaults}
+    return {phase: defaults[phase] if n is None else n for phase, n in given.items()}
+
+
+def _arrivals(args: argparse.Namespace, number: int) -> tuple[float, ...] | None:
+    if args.trace is not None:
+        return tuple(read_trace(args.trace, number, args.rate))
+    return None if args.rate is None else tuple(poisson(args.rate, number, args.seed))
+
+
+def _manifest(
+    args: argparse.Namespace, model: str, runs: list[Run], seconds: float
+) -> dict[str, Any]:
+    folder = Path(model)
+    weights = sorted(folder.glob("*.safetensors"))
+    digest = sha256()
+    for file in [folder / "config.json", *weights]:
+        digest.update(file.read_bytes())
+    hidden = {"json", "out", "data", "model", "vllm", "trace", "export", "what"}
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        **commit_of(Path(__file__).parent),
+        "command": _command(args),
+        "seconds": round(seconds, 1),
+        "model": {
+            "name": args.model if args.model and "/" not in args.model else folder.name,
+            "trained": is_trained(model),
+            "sha256": digest.hexdigest(),
+        },
+        "template": args.template,
+        "settings": {
+            key: value
+            for key, value in vars(args).items()
+            if key not in hidden and value is not None
+        }
+        | {"counts": _counts(args)},
+        "workloads": {each.workload.spec.name: each.workload.digest() for each in runs},
+        "servers": {
+            name: {
+                "command": _without_folders(command, model, args),
+                "version": each.facts.get(name, {}).get("version"),
+            }
+            for each in runs
+            for name, command in each.servers.items()
+        },
+        "versions": {
+            name: version(name) for name in ("depcache", "sglang", "torch", "transformers")
+        }
+        | {"python": platform.python_version()},
+        "machine": {
+            "processor": processor(),
+            "cores": os.cpu_count(),
+            "os": platform.system(),
+            "load_average": [round(load, 2) for each in runs for load in each.loads],
+        },
+    }
+
+
+def _without_folders(command: str, model: str, args: argparse.Namespace) -> str:
+    """Where things lie on this machine is nobody's business."""
+    command = command.replace(model, "MODEL")
+    if args.vllm is not None:
+        command = command.replace(str(args.vllm), "python")
+    words = command.split(" ")
+    return " ".join("python" if word.endswith("/python") else word for word in words)
+
+
+def _command(args: argparse.Namespace) -> str:
+    words = ["python -m eval serve"]
+    words += ["--quick"] if args.quick else []
+    words += ["--data DIR"] if args.data else []
+    words += [f"--workloads {' '.join(args.workloads)}"] if args.workloads else []
+    words += [f"--systems {' '.join(args.systems)}"]
+    words += ["--vllm PYTHON"] if args.vllm else []
+    words += ["--trace FILE"] if args.trace else []
+    for name in ("template", "pool", "stream", "warm", "load", "rounds", "rate", "seed"):
+        value = getattr(args, name)
+        words += [f"--{name} {value}"] if value not in (None, 0, "path") else []
+    return " ".join(words)

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the phases that were measured to rows, ratios, and where the gain comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from depcache.demo.sample import final_answer
+from eval.quality.scores import score
+from eval.serve.measure import LOAD, PHASES, PRECOMPUTED, STREAM, WARM, Measured, Run
+from eval.serve.systems import Sizes, Writer
+
+OURS = "depcache"
+RATIOS = {
+    "ttft_warm_vs_sglang": (WARM, WARM, "sglang", "median_ttft_ms"),
+    "ttft_warm_vs_sglang_dedup": (WARM, WARM, "sglang-dedup", "median_ttft_ms"),
+    "ttft_warm_vs_vllm": (WARM, WARM, "vllm", "median_ttft_ms"),
+    "ttft_precomputed_vs_sglang": (PRECOMPUTED, WARM, "sglang", "median_ttft_ms"),
+    "ttft_stream_vs_sglang": (STREAM, STREAM, "sglang", "median_ttft_ms"),
+    "throughput_vs_sglang": (LOAD, LOAD, "sglang", "request_throughput"),
+    "ttft_load_p99_vs_sglang": (LOAD, LOAD, "sglang", "p99_ttft_ms"),
+}
+"""Name: our phase, their phase, whose, and of what. Above 1 DepCache is better."""
+
+_ROW_KEYS = {
+    "ttft_ms_p50": "median_ttft_ms",
+    "ttft_ms_p90": "p90_ttft_ms",
+    "ttft_ms_p99": "p99_ttft_ms",
+    "itl_ms_p50": "median_itl_ms",
+    "e2e_ms_p50": "median_e2e_latency_ms",
+    "throughput_rps": "request_throughput",
+    "goodput_rps": "request_goodput",
+    "hit_rate": "hit_rate",
+    "input_tokens": "total_input_tokens",
+    "computed_tokens": "computed_tokens",
+    "failed": "failed",
+}
+
+
+def make_rows(run: Run) -> list[dict[str, Any]]:
+    """One row for each system and phase: medians over the rounds, with their range.
+
+    `agreement` is the share of answers that are, to the letter, those of `sglang`; `em` the
+    share of right ones where it is known what is right.
+    """
+    rows: list[dict[str, Any]] = []
+    for system, phase, rounds in _groups(run.measured):
+        row: dict[str, Any] = {
+            "system": system,
+            "workload": run.workload.spec.name,
+            "phase": phase,
+            "rounds": len(rounds),
+        }
+        for key, source in _ROW_KEYS.items():
+            values = [each.summary[source] for each in rounds if source in each.summary]
+            row[key] = round(median(values), 4) if values else None
+        ttfts = [m.summary["median_ttft_ms"] for m in rounds if "median_ttft_ms" in m.summary]
+        row["ttft_ms_p50_range"] = [round(min(ttfts), 4), round(max(ttfts), 4)] if ttfts else None
+        row["memory_gb"] = round(median(each.memory_bytes for each in rounds) / 1e9, 2)
+        row |= _quality(run, rounds)
+        rows.append(row)
+    return rows
+
+
+def make_ratios(run: Run) -> dict[str, float | None]:
+    """Median over the rounds of the ratio in each; None where one of the two was not measured."""
+    found = {(m.system.name, m.phase, m.round): m.summary for m in run.measured}
+    rounds = sorted({measured.round for measured in run.measured})
+    ratios: dict[str, float | None] = {}
+    for name, (mine, theirs, system, key) in RATIOS.items():
+        values: list[float] = []
+        for number in rounds:
+            ours = found.get((OURS, mine, number), {}).get(key)
+            other = found.get((system, theirs, number), {}).get(key)
+            if ours and other:
+                values.append(ours / other if key.endswith("throughput") else other / ours)
+        ratios[name] = round(median(values), 3) if values else None
+    return ratios
+
+
+def make_gain(run: Run, writer: Writer, phase: str = WARM) -> dict[str, Any]:
+    """Where DepCache computes less, in tokens and in pairs of tokens that attend, per request.
+
+    The text of all paths becomes trees (deduplication); of the trees most is cached (reuse); of
+    what is computed every token attends to its ancestors only (mask). The first and the last
+    are counted on the prompts, the second is what the servers report.
+    """
+    counts = [len(m.records) for m in run.measured if m.phase == phase]
+    if not counts:
+        return {}
+    start = sum(len(m.records) for m in _first_round(run, STREAM)) if phase == WARM else 0
+    sizes = [writer.sizes(each) for each in run.workload.requests[start : start + counts[0]]]
+    ours = [m for m in run.measured if (m.system.name, m.phase) == (OURS, phase)]
+    theirs = [m for m in run.measured if (m.system.name, m.phase) == ("sglang", phase)]
+    gain: dict[str, Any] = {"phase": phase} | {
+        name: round(sum(getattr(size, name) for size in sizes) / len(sizes))
+        for name in Sizes.__dataclass_fields__
+    }
+    for name, group in (("computed_tokens", ours), ("sglang_computed_tokens", theirs)):
+        done = sum(m.summary["completed"] for m in group)
+        total = sum(m.summary["computed_tokens"] for m in group)
+        gain[name] = round(total / done) if done else None
+    return gain
+
+
+def over_time(run: Run, phase: str = STREAM, window: int = 20) -> list[dict[str, Any]]:
+    """Hit rate and median time to first token of every `window` requests of a phase, by system."""
+    points: list[dict[str, Any]] = []
+    for system, _, rounds in _groups([m for m in run.measured if m.phase == phase]):
+        for start in range(0, len(rounds[0].records), window):
+            part = [
+                record
+                for measured in rounds
+                for record in measured.records[start : start + window]
+                if record.ttft_s is not None and not record.error
+            ]
+            if part:
+                prompt = sum(record.prompt_tokens for record in part)
+                points.append(
+                    {
+                        "system": system,
+                        "query_idx": start,
+                        "hit_rate": sum(record.cached_tokens for record in part) / prompt,
+                        "ttft_ms_p50": 1e3 * median(r.ttft_s for r in part if r.ttft_s is not None),
+                    }
+                )
+    return points
+
+
+def _groups(measured: Sequence[Measured]) -> list[tuple[str, str, list[Measured]]]:
+    """By system, in the order they came, and phase; each with its rounds."""
+    found: dict[tuple[str, str], list[Measured]] = {}
+    for each in measured:
+        found.setdefault((each.system.name, each.phase), []).append(each)
+    systems = list(dict.fromkeys(system for system, _ in found))
+    return [
+        (system, phase, found[system, phase])
+        for system in systems
+        for phase in PHASES
+        if (system, phase) in found
+    ]
+
+
+def _first_round(run: Run, phase: str) -> list[Measured]:
+    return [m for m in run.measured if m.phase == phase][:1]
+
+
+def _quality(run: Run, rounds: Sequence[Measured]) -> dict[str, float | None]:
+    phase = WARM if rounds[0].phase == PRECOMPUTED else rounds[0].phase
+    start = {STREAM: 0, WARM: _count(run, STREAM), LOAD: _count(run, STREAM) + _count(run, WARM)}
+    judged = {
+        m.round: m.records for m in run.measured if m.system.name == "sglang" and m.phase == phase
+    }
+    same: list[bool] = []
+    right: list[float] = []
+    for measured in rounds:
+        baseline = judged.get(measured.round, [])
+        for record, other in zip(measured.records, baseline, strict=False):
+            if not record.error and not other.error:
+                same.append(record.output_text == other.output_text)
+        for record in measured.records:
+            answers = run.workload.requests[start[phase] + record.query_idx].answers
+            if answers:
+                right.append(score(final_answer(record.output_text), answers).em)
+    return {
+        "agreement": round(sum(same) / len(same), 4) if same else None,
+        "em": round(sum(right) / len(right), 4) if right else None,
+    }
+
+
+def _count(run: Run, phase: str) -> int:
+    return max((len(m.records) for m in run.measured if m.phase == phase), default=0)

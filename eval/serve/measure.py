@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Start the systems in turns and take each through the phases of a workload.
+
+    stream       the first requests, from an empty cache, one at a time
+    warm         the requests after them, one at a time
+    load         the requests after these, by several users at once or by arrival times
+    precomputed  those of `warm` again, after a flush, with the trees of their entities computed
+                 ahead; DepCache only
+
+A round takes every system once, and the next one in the opposite order, so that what changes
+with time is in all of them. Requests about other facts warm every server up.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path as File
+from typing import Any
+
+import httpx
+import psutil
+
+from depcache.client.client import Client
+from depcache.demo.server import ServerProcess, find_free_port
+from depcache.errors import ServerError
+from depcache.precompute import Precomputer, Settings
+from eval.serve.drive import Call, drive
+from eval.serve.records import Record, summarize
+from eval.serve.systems import System, Writer, make_server
+from eval.serve.workloads import Request, Workload, entities_of
+
+READY_S = 600.0
+STREAM, WARM, LOAD, PRECOMPUTED = "stream", "warm", "load", "precomputed"
+PHASES = (STREAM, WARM, LOAD, PRECOMPUTED)
+_WARM_UP = Request(
+    "Ready?",
+    ("object 0",),
+    tuple((f"object {i}", f"stands {i} steps before", f"object {i + 1}") for i in range(60)),
+)
+_NUM_WARM_UPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Of all systems alike.
+
+    counts       requests of `stream`, `warm` and `load`, in this order out of the workload
+    max_tokens   of an answer; `load_tokens` those of the phase `load`
+    concurrency  users of the phase `load`, unless there are `arrivals`
+    ttft_limit_s of the goodput
+    stops_early  let the model end its answer; where answers are looked at, not only timed
+    """
+
+    model: str
+    template: str
+    pool_tokens: int
+    counts: dict[str, int]
+    rounds: int = 1
+    max_tokens: int = 8
+    load_tokens: int = 32
+    concurrency: int = 8
+    arrivals: tuple[float, ...] | None = None
+    ttft_limit_s: float = 1.0
+    stops_early: bool = False
+    vllm_python: File | None = None
+    log_folder: File = File(".")
+
+
+@dataclass(slots=True)
+class Measured:
+    """One phase of one system in one round.
+
+    memory_bytes  resident memory of the server and its children, at the end
+    """
+
+    system: System
+    phase: str
+    round: int
+    records: list[Record]
+    summary: dict[str, Any]
+    memory_bytes: int
+
+
+@dataclass(slots=True)
+class Run:
+    """All of one workload.
+
+    servers      their command lines
+    facts        what they say of themselves
+    precomputed  what computing ahead took
+    loads        load averages of the machine before each server
+    """
+
+    workload: Workload
+    measured: list[Measured] = field(default_factory=list)
+    servers: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    precomputed: list[dict[str, Any]] = field(default_factory=list)
+    loads: list[float] = field(default_factory=list)
+
+
+def measure(
+    workload: Workload,
+    systems: Sequence[System],
+    writer: Writer,
+    options: Options,
+    on_step: Callable[[str, int], None] = lambda text, steps: None,
+) -> Run:
+    """Take all systems through all rounds; `on_step` is told what begins and what was done."""
+    run = Run(workload)
+    for number in range(options.rounds):
+        order = list(systems) if number % 2 == 0 else list(reversed(systems))
+        for system in order:
+            on_step(f"round {number + 1}: starting {system.name}", 0)
+            run.loads.append(os.getloadavg()[0])
+            for measured in _measure_system(run, system, writer, options, number, on_step):
+                run.measured.append(measured)
+    return run
+
+
+def num_steps(systems: Sequence[System], options: Options) -> int:
+    """Requests of all rounds."""
+    asked = sum(options.counts.values())
+    again = options.counts[WARM] * sum(system.engine == "depcache" for system in systems)
+    return options.rounds * (asked * len(systems) + again)
+
+
+def _measure_system(
+    run: Run,
+    system: System,
+    writer: Writer,
+    options: Options,
+    number: int,
+    on_step: Callable[[str, int], None],
+) -> Iterator[Measured]:
+    port = find_free_port()
+    launch = make_server(
+        system,
+        options.model,
+        port,
+        pool_tokens=options.pool_tokens,
+        vllm_python=options.vllm_python,
+    )
+    run.servers[system.name] = launch.to_shell()
+    url = f"http://127.0.0.1:{port}"
+    log_file = options.log_folder / f"{system.name}.log"
+    parts = _split(run.workload.requests, options.counts)
+    calls = {
+        phase: [writer.write(system, request) for request in requests]
+        for phase, requests in parts.items()
+    }
+    with ServerProcess(launch, url, log_file) as process, Client(url) as client:
+        process.wait_until_ready(READY_S)
+        run.facts.setdefault(system.name, _facts_of(url))
+
+        def ask(phase: str, calls: Sequence[Call], **how: Any) -> Measured:
+            on_step(f"round {number + 1}: {system.name}, {phase}", 0)
+            records, seconds = drive(
+                url,
+                calls,
+                lambda i: Record(
+                    rid=f"{system.name}-{phase}-{number}-{i}",
+                    system=system.name,
+                    workload=run.workload.spec.name,
+                    phase=phase,
+                    round=number,
+                    query_idx=i,
+                ),
+                stops_early=options.stops_early,
+                on_done=lambda: on_step("", 1),
+                **how,
+            )
+            summary = summarize(records, seconds, ttft_limit_s=options.ttft_limit_s)
+            memory = _resident_bytes(process.pid)
+            return Measured(system, phase, number, records, summary, memory)
+
+        _warm_up(url, writer.write(system, _WARM_UP), options)
+        for phase in (STREAM, WARM):
+            if calls[phase]:
+                yield ask(phase, calls[phase], max_tokens=options.max_tokens)
+        if calls[LOAD]:
+            yield ask(
+                LOAD,
+                calls[LOAD],
+                max_tokens=options.load_tokens,
+                concurrency=options.concurrency,
+                arrivals=options.arrivals,
+            )
+        if system.engine == "depcache" and calls[WARM]:
+            on_step(f"round {number + 1}: {system.name}, precomputing", 0)
+            _flush(url)
+            settings = Settings(
+                num_hops=run.workload.spec.num_hops,
+                num_paths=run.workload.spec.num_paths,
+                pruner="none",
+                template=options.template,
+                layout=system.layout,
+            )
+            job = Precomputer(run.workload.store, client, settings)
+            report = job.run(job.plan(entities_of(parts[WARM])))
+            run.precomputed.append(
+                {
+                    "system": system.name,
+                    "round": number,
+                    "entities": report.num_entities,
+                    "tokens": report.num_missed,
+                    "seconds": round(report.seconds, 2),
+                }
+            )
+            yield ask(PRECOMPUTED, calls[WARM], max_tokens=options.max_tokens)
+
+
+def _split(requests: Sequence[Request], counts: dict[str, int]) -> dict[str, Sequence[Request]]:
+    parts: dict[str, Sequence[Request]] = {}
+    at = 0
+    for phase in (STREAM, WARM, LOAD):
+        parts[phase] = requests[at : at + counts[phase]]
+        at += counts[phase]
+    return parts
+
+
+def _warm_up(url: str, call: Call, options: Options) -> None:
+    def note(i: int) -> Record:
+        return Record(f"warm-up-{i}", "", "", "warm-up", 0, i)
+
+    records, _ = drive(url, [call] * _NUM_WARM_UPS, note, max_tokens=options.max_tokens)
+    broken = [record.error for record in records if record.error]
+    if broken:
+        raise ServerError(f"the first request to {url} failed: {broken[0]}")
+
+
+def _flush(url: str) -> None:
+    """Empty all caches. SGLang refuses while it still counts a request as running."""
+    for _ in range(50):
+        if httpx.post(f"{url}/flush_cache", timeout=60.0).is_success:
+            return
+        time.sleep(0.1)
+    raise ServerError(f"the server at {url} did not flush its cache in 5 s")
+
+
+def _facts_of(url: str) -> dict[str, Any]:
+    """What a server says of itself; {} for one that says nothing."""
+    try:
+        reply = httpx.get(f"{url}/server_info", timeout=10.0)
+        return reply.json() if reply.is_success else {}
+    except (httpx.HTTPError, ValueError):
+        return {}
+
+
+def _resident_bytes(pid: int) -> int:
+    """Of a process and all that it started."""
+    try:
+        parent = psutil.Process(pid)
+        family = [parent, *parent.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return 0
+    total = 0
+    for process in family:
+        try:
+            total += process.memory_info().rss
+        except psutil.NoSuchProcess:
+            continue
+    return total

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a run: what was asked of whom, every request, the summary, a report to read."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from eval.serve.measure import Run
+
+COLUMNS = {
+    "system": "system",
+    "phase": "phase",
+    "ttft_ms_p50": "TTFT p50 ms",
+    "ttft_ms_p50_range": "over rounds",
+    "ttft_ms_p99": "p99",
+    "itl_ms_p50": "ITL p50 ms",
+    "throughput_rps": "requests/s",
+    "goodput_rps": "goodput/s",
+    "hit_rate": "hit rate",
+    "computed_tokens": "computed tokens",
+    "agreement": "same answer",
+    "em": "EM",
+    "failed": "failed",
+    "memory_gb": "memory GB",
+}
+
+
+def write_files(
+    folder: Path, report: Mapping[str, Any], runs: Sequence[Run], plots: Sequence[Path]
+) -> None:
+    """manifest.json, requests.jsonl, summary.json, report.md and report.html."""
+    (folder / "manifest.json").write_text(_to_json(report["manifest"]), encoding="utf-8")
+    with (folder / "requests.jsonl").open("w", encoding="utf-8") as out:
+        for run in runs:
+            for measured in run.measured:
+                for record in measured.records:
+                    line = asdict(record) | {"computed_tokens": record.computed_tokens}
+                    out.write(json.dumps(line, ensure_ascii=False) + "\n")
+    summaries = [
+        {
+            "system": measured.system.name,
+            "workload": run.workload.spec.name,
+            "phase": measured.phase,
+            "round": measured.round,
+            "memory_bytes": measured.memory_bytes,
+        }
+        | measured.summary
+        for run in runs
+        for measured in run.measured
+    ]
+    (folder / "summary.json").write_text(_to_json(summaries), encoding="utf-8")
+    (folder / "report.md").write_text(to_markdown(report, plots), encoding="utf-8")
+    (folder / "report.html").write_text(to_html(report, plots), encoding="utf-8")
+
+
+def to_markdown(report: Mapping[str, Any], plots: Sequence[Path] = ()) -> str:
+    """Tables of all workloads, ratios, and where the gain comes from."""
+    parts = ["# DepCache against others\n", _about(report["manifest"]) + "\n"]
+    for name in report["workloads"]:
+        parts.append(f"## {name}\n")
+        rows = [row for row in report["rows"] if row["workload"] == name]
+        parts.append(_table(rows, "github") + "\n")
+        parts.append(_ratios(report["ratios_by_workload"][name]) + "\n")
+        parts.append(_gain(report["gains"][name]) + "\n")
+    parts += [f"![{plot.stem}]({plot.name})\n" for plot in plots]
+    return "\n".join(parts)
+
+
+def to_html(report: Mapping[str, Any], plots: Sequence[Path] = ()) -> str:
+    """The same on one page that needs no other file."""
+    parts = [f"<p>{html.escape(_about(report['manifest']))}</p>"]
+    for name in report["workloads"]:
+        rows = [row for row in report["rows"] if row["workload"] == name]
+        parts.append(f"<h2>{html.escape(name)}</h2>{_table(rows, 'html')}")
+        parts.append(f"<p>{html.escape(_ratios(report['ratios_by_workload'][name]))}</p>")
+        parts.append(f"<p>{html.escape(_gain(report['gains'][name]))}</p>")
+    for plot in plots:
+        picture = base64.b64encode(plot.read_bytes()).decode()
+        parts.append(f'<img alt="{html.escape(plot.stem)}" src="data:image/png;base64,{picture}">')
+    style = (
+        "body{font:15px sans-serif;margin:2em;max-width:75em}"
+        "td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #ddd}"
+        "td:nth-child(-n+2){text-align:left}img{max-width:100%}"
+    )
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>DepCache against others'
+        f"</title><style>{style}</style><h1>DepCache against others</h1>{''.join(parts)}</html>\n"
+    )
+
+
+def commit_of(folder: Path) -> dict[str, Any]:
+    """The commit of the code, and whether it has changes; {} outside a repository."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+
+
+def _table(rows: Sequence[Mapping[str, Any]], style: str) -> str:
+    from tabulate import tabulate
+
+    used = {
+        key: title
+        for key, title in COLUMNS.items()
+        if any(row.get(key) is not None for row in rows)
+    }
+    cells = [[_cell(key, row.get(key)) for key in used] for row in rows]
+    return tabulate(cells, list(used.values()), tablefmt=style, disable_numparse=True)
+
+
+def _cell(key: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return "-".join(f"{each:,.0f}" for each in value)
+    if key in ("hit_rate", "agreement", "em"):
+        return f"{100 * value:.1f} %"
+    if key.endswith("_rps"):
+        return f"{value:.2f}"
+    return value if isinstance(value, str) else f"{value:,.4g}" if value < 100 else f"{value:,.0f}"
+
+
+def _about(manifest: Mapping[str, Any]) -> str:
+    machine = manifest["machine"]
+    return (
+        f"{manifest['date']}, {machine['processor']}, {machine['cores']} cores, model "
+        f"{manifest['model']['name']}, paths written as `{manifest['template']}`: "
+        f"`{manifest['command']}`"
+    )
+
+
+def _ratios(ratios: Mapping[str, float | None]) -> str:
+    known = [f"{name} {value:.2f}" for name, value in ratios.items() if value is not None]
+    return "DepCache against the others, above 1 is better: " + ("; ".join(known) or "none") + "."
+
+
+def _gain(gain: Mapping[str, Any]) -> str:
+    if not gain:
+        return ""
+    computed = gain["computed_tokens"]
+    share = gain["dependency_pairs"] / gain["merged_pairs"]
+    return (
+        f"A prompt of the phase {gain['phase']} has {gain['flat_tokens']:,} tokens as text and "
+        f"{gain['merged_tokens']:,} as trees"
+        + (f", of which {computed:,} were computed" if computed is not None else "")
+        + f"; with the mask, attention over all of it is {100 * share:.0f} % of causal attention "
+        "over the same tokens."
+    )
+
+
+def _to_json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is compared: which server, with which flags, and how a prompt is written for it.
+
+    depcache        trees; reuse in any order. Others of its kind by their options:
+                    depcache-staggered, depcache-sequential, depcache-lru, ...
+    sglang          the text of all paths; SGLang's prefix cache
+    sglang-lpm      the same, requests of the longest cached prefix first
+    sglang-dedup    the tokens of the trees in pre-order, every token seeing all before it: what
+                    merging paths alone gains
+    vllm            the text of all paths; vLLM's prefix cache, in an environment of its own
+    norag           the question alone
+
+On a CPU all SGLang servers compute attention in the same way, for the rows that are new only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path as File
+from typing import Any, Literal
+
+from depcache.cli.launch import Launch, find_gpu, make_launch
+from depcache.errors import ConfigError
+from depcache.prompt.forest import Forest
+from depcache.prompt.layout import Layout, token_positions
+from depcache.prompt.nodes import DepPrompt
+from depcache.prompt.render import render
+from depcache.training.examples import Example
+from depcache.training.samples import Encoder
+from eval.serve.drive import Call
+from eval.serve.workloads import Request
+
+MODEL_NAME = "bench"
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One server and one way to write prompts.
+
+    prompt    trees, the text of all paths, the tokens of the trees, or no facts
+    engine    whose server
+    settings  of DepCache, by name
+    args      flags of the server
+    """
+
+    name: str
+    prompt: Literal["dependency", "flat", "deduplicated", "none"]
+    engine: Literal["depcache", "sglang", "vllm"] = "sglang"
+    layout: Layout = "tree"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    args: tuple[str, ...] = ()
+
+
+KNOWN: dict[str, System] = {
+    each.name: each
+    for each in (
+        System("depcache", "dependency", "depcache"),
+        System("depcache-staggered", "dependency", "depcache", "staggered"),
+        System("depcache-sequential", "dependency", "depcache", "sequential"),
+        System("depcache-lru", "dependency", "depcache", args=("--radix-eviction-policy", "lru")),
+        System("depcache-ldm", "dependency", "depcache", settings={"queue_order": "ldm"}),
+        System(
+            "depcache-cascade", "dependency", "depcache", settings={"attention_plan": "cascade"}
+        ),
+        System(
+            "depcache-segments", "dependency", "depcache", settings={"attention_plan": "segments"}
+        ),
+        System("depcache-host", "dependency", "depcache", settings={"host_ratio": "2"}),
+        System("sglang", "flat"),
+        System("sglang-lpm", "flat", args=("--schedule-policy", "lpm")),
+        System("sglang-dedup", "deduplicated"),
+        System("vllm", "flat", "vllm"),
+        System("norag", "none"),
+    )
+}
+
+
+def get_system(name: str) -> System:
+    """By name; ConfigError with the names there are."""
+    if name not in KNOWN:
+        raise ConfigError(f"{name!r} is no system: use {', '.join(KNOWN)}")
+    return KNOWN[name]
+
+
+def make_server(
+    system: System, model: str, port: int, *, pool_tokens: int, vllm_python: File | None
+) -> Launch:
+    """The launch of its server.
+
+    pool_tokens  slots for KV, the same for all
+    vllm_python  the interpreter of an environment that has vLLM
+    """
+    address = ["--host", "127.0.0.1", "--port", str(port)]
+    named = ["--served-model-name", MODEL_NAME]
+    if system.engine == "vllm":
+        assert vllm_python is not None
+        return _launch_vllm(model, vllm_python, [*address, *named], pool_tokens)
+    args = [*address, *named, "--log-level", "warning", "--skip-server-warmup"]
+    args += ["--max-total-tokens", str(pool_tokens), *system.args]
+    return make_launch(
+        args,
+        model=model,
+        stock=system.engine == "sglang",
+        has_gpu=find_gpu(),
+        settings=dict(system.settings),
+    )
+
+
+def _launch_vllm(model: str, python: File, args: Sequence[str], pool_tokens: int) -> Launch:
+    block = 16
+    flags = ["--model", model, "--enable-prefix-caching", "--enable-prompt-tokens-details"]
+    flags += [
+        "--num-gpu-blocks-override",
+        str(-(-pool_tokens // block)),
+        "--block-size",
+        str(block),
+    ]
+    env = {"VLLM_LOGGING_LEVEL": "WARNING"}
+    if not find_gpu():
+        flags += ["--dtype", "float32"]
+        # The default binds threads by NUMA node, which containers often do not show.
+        env |= {"VLLM_CPU_KVCACHE_SPACE": "8", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    argv = [str(python), "-m", "vllm.entrypoints.openai.api_server", *args, *flags]
+    return Launch(argv, env)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Of one prompt, all of it computed: tokens, and pairs of a token and one it attends to.
+
+    flat     as the text of all paths, causal attention
+    merged   as the tokens of the trees: causal attention, or `dependency_pairs`
+    """
+
+    flat_tokens: int
+    merged_tokens: int
+    flat_pairs: int
+    merged_pairs: int
+    dependency_pairs: int
+
+
+class Writer:
+    """Writes requests for a system. `template` is how paths become text: `path` or `triple`."""
+
+    def __init__(self, tokenizer: Any, template: str) -> None:
+        self._template = template
+        self._encoder = Encoder(tokenizer, "deduplicated", template=template)
+
+    def write(self, system: System, request: Request) -> Call:
+        """What is sent."""
+        if system.prompt == "deduplicated":
+            tokens = self._merge(request).tokens.tolist()
+            return Call("completions", {"model": MODEL_NAME, "prompt": tokens})
+        rendered = render(
+            () if system.prompt == "none" else request.paths,
+            request.question,
+            template=self._template,
+            layout=system.layout,
+        )
+        fields: dict[str, Any] = {"model": MODEL_NAME, "messages": rendered.messages}
+        if system.prompt == "dependency":
+            fields["extra_body"] = rendered.extra_body
+        return Call("chat", fields)
+
+    def sizes(self, request: Request) -> Sizes:
+        """What merging and the mask save of a prompt when nothing is cached."""
+        prompt = self._merge(request)
+        flat, merged = prompt.num_flat_tokens, len(prompt.tokens)
+        return Sizes(
+            flat_tokens=flat,
+            merged_tokens=merged,
+            flat_pairs=_causal_pairs(flat),
+            merged_pairs=_causal_pairs(merged),
+            dependency_pairs=_dependency_pairs(prompt.forest),
+        )
+
+    def _merge(self, request: Request) -> DepPrompt:
+        return self._encoder.prompt(Example(request.question, request.paths, "-"), "tree")
+
+
+def _causal_pairs(num_tokens: int) -> int:
+    return num_tokens * (num_tokens + 1) // 2
+
+
+def _dependency_pairs(forest: Forest) -> int:
+    # In the layout `tree` a context token sits behind as many as it sees.
+    seen = token_positions(forest, "tree") + 1
+    num_task = forest.num_tokens - forest.task_start
+    task = forest.task_start * num_task + _causal_pairs(num_task)
+    return int(seen[: forest.task_start].sum()) + task

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workloads are the same for the same spec, and prompts are written for each system as it says."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eval.serve.arrivals import poisson, read_trace
+from eval.serve.export import export
+from eval.serve.systems import KNOWN, Writer, get_system, make_server
+from eval.serve.workloads import Graphs, Spec, Workload, entities_of, make
+from eval.sets import SetError
+
+pytestmark = pytest.mark.sglang  # transformers comes with the server
+
+SPEC = Spec("zipfian:demo", 12, num_entities=3, num_paths=8, pool=40)
+
+
+@pytest.fixture(scope="module")
+def graphs() -> Graphs:
+    return Graphs(None)
+
+
+@pytest.fixture(scope="module")
+def workload(graphs: Graphs) -> Workload:
+    return make(SPEC, graphs)
+
+
+@pytest.fixture(scope="module")
+def writer(model_path: Any) -> Writer:
+    from transformers import AutoTokenizer
+
+    return Writer(AutoTokenizer.from_pretrained(model_path("llama_gqa")), "path")
+
+
+def test_equal_specs_are_equal_workloads(graphs: Graphs, workload: Workload) -> None:
+    again = make(SPEC, graphs)
+    assert again.requests == workload.requests and again.digest() == workload.digest()
+    other = make(replace(SPEC, seed=1), graphs)
+    assert other.digest() != workload.digest()
+    assert len(workload.requests) == 12
+    for request in workload.requests:
+        assert len(set(request.entities)) == 3
+        assert {path[0] for path in request.paths} <= set(request.entities)
+        assert len(request.paths) <= 3 * 8
+        assert all(3 <= len(path) <= 5 for path in request.paths)
+    assert len(entities_of(workload.requests)) == len(
+        {name for request in workload.requests for name in request.entities}
+    )
+
+
+def test_questions_come_with_their_answers(graphs: Graphs) -> None:
+    made = make(Spec("questions:demo", 50, num_hops=3), graphs)
+    assert len(made.requests) == 50
+    assert len({request.question for request in made.requests}) == 40
+    assert all(request.answers and request.paths for request in made.requests)
+
+
+@pytest.mark.parametrize("name", ["zipfian:nowhere", "often:demo", "zipfian"])
+def test_what_does_not_exist_is_an_error(graphs: Graphs, name: str) -> None:
+    with pytest.raises(SetError, match=r"there is no graph|is no workload"):
+        make(Spec(name, 2), graphs)
+
+
+def test_each_system_gets_the_same_facts_in_its_own_way(workload: Workload, writer: Writer) -> None:
+    request = workload.requests[0]
+    trees = writer.write(get_system("depcache"), request).fields
+    flat = writer.write(get_system("sglang"), request).fields
+    assert trees["messages"] == flat["messages"]
+    assert "extra_body" not in flat
+    params = trees["extra_body"]["custom_params"]
+    assert [tuple(path) for path in json.loads(params["depcache_paths"])] == list(request.paths)
+    staggered = writer.write(get_system("depcache-staggered"), request).fields
+    assert staggered["extra_body"]["custom_params"]["depcache_layout"] == "staggered"
+    merged = writer.write(get_system("sglang-dedup"), request)
+    assert merged.route == "completions"
+    sizes = writer.sizes(request)
+    assert len(merged.fields["prompt"]) == sizes.merged_tokens < sizes.flat_tokens
+    nothing = writer.write(get_system("norag"), request).fields["messages"]
+    assert nothing[-1]["content"] == request.question
+
+
+def test_pairs_are_those_of_the_mask(workload: Workload, writer: Writer) -> None:
+    request = workload.requests[1]
+    sizes = writer.sizes(request)
+    n = sizes.merged_tokens
+    assert sizes.merged_pairs == n * (n + 1) // 2
+    from depcache.prompt.visibility import visible_ends
+    from depcache.training.examples import Example
+
+    prompt = writer._encoder.prompt(Example(request.question, request.paths, "-"), "tree")
+    forest = prompt.forest
+    ends = visible_ends(forest)
+    index = np.arange(n)
+    sees = (index[None] <= index[:, None]) & (
+        (index[:, None] < ends[None]) | (index[:, None] >= forest.task_start)
+    )
+    assert sizes.dependency_pairs == sees.sum()
+
+
+def test_every_system_has_a_launch(tmp_path: Path) -> None:
+    for system in KNOWN.values():
+        python = tmp_path / "python"
+        launch = make_server(system, "m", 1234, pool_tokens=1000, vllm_python=python)
+        assert "1234" in launch.argv and "m" in launch.argv
+        assert ("depcache" in launch.argv) == (system.engine == "depcache")
+        assert (launch.argv[0] == str(python)) == (system.engine == "vllm")
+    lru = make_server(KNOWN["depcache-lru"], "m", 1, pool_tokens=9, vllm_python=None)
+    assert lru.argv.count("--radix-eviction-policy") == 1 and "lru" in lru.argv
+
+
+def test_an_exported_file_is_what_openai_takes(
+    workload: Workload, writer: Writer, tmp_path: Path
+) -> None:
+    file = tmp_path / "requests.jsonl"
+    export(workload.requests, get_system("depcache"), writer, 8, file)
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    assert len(lines) == 12
+    for line in lines:
+        assert line["max_tokens"] == 8
+        assert [message["role"] for message in line["messages"]] == ["system", "user"]
+        assert "depcache_paths" in line["custom_params"]
+
+
+def test_poisson_arrivals_come_at_their_rate() -> None:
+    times = poisson(4.0, 4000, seed=3)
+    assert times[0] == 0 and times == sorted(times)
+    assert times[-1] == pytest.approx(1000, rel=0.1)
+    assert times == poisson(4.0, 4000, seed=3) != poisson(4.0, 4000, seed=4)
+    with pytest.raises(ValueError, match="the rate is 0"):
+        poisson(0, 3)
+
+
+def test_traces_are_read_and_scaled(tmp_path: Path) -> None:
+    mooncake = tmp_path / "trace.jsonl.gz"
+    with gzip.open(mooncake, "wt") as out:
+        for ms in (500, 1500, 1500, 4500):
+            out.write(json.dumps({"timestamp": ms, "input_length": 9}) + "\n")
+    assert read_trace(mooncake, 4) == [0.0, 1.0, 1.0, 4.0]
+    assert read_trace(mooncake, 4, rate=1.5) == [0.0, 0.5, 0.5, 2.0]
+    azure = tmp_path / "trace.csv"
+    azure.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
+    )
+    assert read_trace(azure, 2) == [0.0, pytest.approx(4.314579)]
+    with pytest.raises(SetError, match="has 2 requests"):
+        read_trace(azure, 3)
+    (tmp_path / "other.jsonl").write_text("[1]\n")
+    with pytest.raises(SetError, match="is no trace"):
+        read_trace(tmp_path / "other.jsonl", 1)
