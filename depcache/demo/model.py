@@ -110,17 +110,28 @@ def _sample_texts() -> list[str]:
     return [*triples, *(question.text for question in load_questions()), DEFAULT_SYSTEM]
 
 
-def make_tokenizer(texts: Iterable[str], vocab_size: int, max_len: int = _MAX_LEN) -> Any:
+def make_tokenizer(
+    texts: Iterable[str],
+    vocab_size: int,
+    max_len: int = _MAX_LEN,
+    *,
+    has_equal_lines: bool = False,
+) -> Any:
     """A byte-level BPE tokenizer of HuggingFace, with a chat template, trained on `texts`.
 
-    vocab_size  at most; few texts give fewer
+    vocab_size       at most; few texts give fewer
+    has_equal_lines  a word has the same tokens at the start of a line as behind a blank: a small
+                     model then finds a name of the question among the facts by its tokens
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    if has_equal_lines:
+        tokenizer.normalizer = normalizers.Replace(Regex(r"\n(?=\S)"), "\n ")
+        tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace("\n ", "\n")])
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=2,

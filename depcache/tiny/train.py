@@ -23,6 +23,7 @@ import argparse
 import ctypes
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ def make_vocabulary(
     made_up = make_examples(seed + 7, forbidden=forbidden)
     for example in [*islice(made_up, 2000), *examples]:
         texts += [example.question, *("\n" + " -> ".join(path) for path in example.paths[:3])]
-    return make_tokenizer(texts, size, MAX_LEN)
+    return make_tokenizer(texts, size, MAX_LEN, has_equal_lines=True)
 
 
 def copy_rows(
@@ -143,6 +144,8 @@ def question_rows(
             while len(chunk) < _CHUNK * _EXAMPLES_SHARE:
                 chunk += rng.choice(groups)
         chunk += islice(made_up, _CHUNK - len(chunk))
+        # It stands at the start of a line, where this tokenizer puts a blank before every word.
+        chunk = [replace(example, answer=f" {example.answer}") for example in chunk]
         for row in rng.sample(rows := pack(encoder.encode_all(chunk), row_tokens), len(rows)):
             yield row
             yield from rng.choices([*memory, row], k=reuse - 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 
@@ -31,6 +32,7 @@ UNKNOWN = "The facts do not say."
 _NUM_TOPICS = (1, 1, 1, 2, 2, 3)
 _UNKNOWN_SHARE = 0.05  # of the groups of questions
 _BOTH_SHARE = 0.25  # of the questions where two topics lead to the same thing
+_SEVERAL_SHARE = 0.2  # of what can be asked where several paths would be right; only one is
 _NOUN_SHARE = 0.15
 _ASIDE_SHARE = 0.2
 _YEAR_SHARE = 0.15
@@ -100,7 +102,10 @@ def make_examples(
         most = rng.randint(min(4, max_paths), max_paths)
         retriever = Retriever(graph, pruner="none", max_hops=rng.randint(2, num_hops))
         found = retriever.retrieve("", entities=topics, num_paths=max(2, most // len(topics))).paths
-        walks = {topic: walks_of(path for path in found if path[0] == topic) for topic in topics}
+        walks = {
+            topic: _draw_walks([path for path in found if path[0] == topic], rng)
+            for topic in topics
+        }
         is_known = rng.random() >= _UNKNOWN_SHARE
         if not is_known:
             gone = rng.choice(topics)
@@ -108,6 +113,15 @@ def make_examples(
             walks = {gone: walks[gone]}
         for question, *evidence in _draw_questions(walks, graph, num_questions, rng):
             yield Example(question, found, answer_of(*evidence) if is_known else UNKNOWN)
+
+
+def _draw_walks(paths: Sequence[Path], rng: random.Random) -> list[Path]:
+    """What is to be asked for: seldom what has several answers, as no reader knows which is meant."""
+    starts = {path[:stop] for path in paths for stop in range(3, len(path) + 1, 2)}
+    ways = Counter(start[1::2] for start in starts)
+    return [
+        walk for walk in walks_of(paths) if ways[walk[1::2]] == 1 or rng.random() < _SEVERAL_SHARE
+    ]
 
 
 def _draw_questions(

@@ -18,6 +18,7 @@ import pytest
 from depcache.demo.sample import load_entities
 from depcache.errors import ConfigError
 from depcache.prompt.layout import LAYOUTS
+from depcache.prompt.tokenization import PromptTokenizer
 from depcache.tiny.ship import ship
 from depcache.tiny.train import (
     COPY_LEN,
@@ -60,6 +61,19 @@ def test_twenty_steps_lower_the_loss_on_a_fixed_batch(
     end = json.loads(lines[-1])
     assert end["steps"] == 20
     assert 0 <= end["whole"] <= end["token_accuracy"] <= 1
+
+
+def test_a_name_has_the_same_tokens_wherever_it_stands(tokenizer: Any) -> None:
+    pieces = PromptTokenizer(tokenizer)
+    name = pieces.encode_text(" Orla Thorn")
+    [at_start] = pieces.encode_elements(["\nOrla Thorn"])
+    assert list(at_start) == [*pieces.encode_lead("\n"), *name]
+    text = "Who is Orla Thorn?\nOrla Thorn -> is -> Orla Thorn\n\nAnswer: Orla Thorn"
+    ids = pieces.encode_text(text, first=True)
+    assert tokenizer.decode(ids) == text
+    found = sum(ids[i : i + len(name)] == name for i in range(len(ids)))
+    assert found == 4
+    assert tokenizer.decode(tokenizer.encode("<|assistant|>\n") + name).endswith("\nOrla Thorn")
 
 
 def test_phases_follow_each_other(tokenizer: Any, tmp_path: Path) -> None:

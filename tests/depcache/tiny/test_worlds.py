@@ -48,6 +48,15 @@ def test_every_answer_is_the_beginning_of_a_path_and_its_end(told):
             assert same[0][: len(walk)] == walk
 
 
+def test_most_questions_have_one_answer(told):
+    several = 0
+    for example in told:
+        walk = evidence_of(example)[0][0]
+        same = {p[: len(walk)] for p in example.paths if p[0] == walk[0] and len(p) >= len(walk)}
+        several += sum(path[1::2] == walk[1::2] for path in same) > 1
+    assert 0 < several < 0.3 * len(told)
+
+
 def test_some_questions_are_about_two_things_that_lead_to_one(told):
     pairs = [walks for example in told if len(walks := evidence_of(example)[0]) == 2]
     assert len(pairs) > NUM / 60
