@@ -116,7 +116,7 @@ def make_examples(
 
 
 def _draw_walks(paths: Sequence[Path], rng: random.Random) -> list[Path]:
-    """What is to be asked for: seldom what has several answers, as no reader knows which is meant."""
+    """What is to be asked for: seldom what has several answers, as no reader knows the one."""
     starts = {path[:stop] for path in paths for stop in range(3, len(path) + 1, 2)}
     ways = Counter(start[1::2] for start in starts)
     return [
