@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from depcache.errors import ConfigError, DepCacheError
 from eval import attention, costs, everything, retrieval
+from eval.output import command_line
 from eval.policy import command as policy
 from eval.quality import command as quality
 from eval.quality import teach
@@ -36,8 +37,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m eval", description=__doc__)
     choices = parser.add_subparsers(dest="what", required=True)
     for name, (module, text) in SUBCOMMANDS.items():
-        module.add_arguments(choices.add_parser(name, help=text, description=module.__doc__))
-    args = parser.parse_args(arguments)
+        choice = choices.add_parser(
+            name,
+            help=text,
+            description=module.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(choice)
+    words = sys.argv[1:] if arguments is None else arguments
+    args = parser.parse_args(words)
+    args.command = command_line(words)
     # So that a database that a run started is stopped with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:

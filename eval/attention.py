@@ -10,12 +10,9 @@ random weights; `causal` is ordinary attention over the same tokens. Needs the e
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import statistics
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +20,7 @@ import numpy as np
 from depcache.cli.launch import require_sglang
 from depcache.prompt.prefix_tree import merge_sequences
 from eval.micro.match_plan import make_paths
-from eval.output import processor, write_report
+from eval.output import about, add_output, write_report
 from flashinfer_masks.visibility import Step, Structure
 
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 8, 4, 64
@@ -54,12 +51,10 @@ def make_step(num_entities: int, num_cached_entities: int, system_len: int) -> S
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the subcommand."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--quick", action="store_true", help="3 repeats")
+    add_output(parser, quick="3 repeats")
     parser.add_argument("--repeats", type=int, help="of every plan (default 15)")
     parser.add_argument("--system-len", type=int, default=64, help="tokens (default 64)")
     parser.add_argument("--threads", type=int, default=2, help="of torch (default 2)")
-    parser.add_argument("--json", type=Path, help="file for the report; - is stdout")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -67,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     require_sglang()
     import torch
 
+    started = time.perf_counter()
     torch.set_num_threads(args.threads)
     repeats = args.repeats or (3 if args.quick else 15)
     rows: list[dict[str, Any]] = []
@@ -75,9 +71,9 @@ def run(args: argparse.Namespace) -> int:
         for row in measured:
             print("  ".join(f"{key}={value}" for key, value in row.items()), file=sys.stderr)
         rows += measured
-    machine = {"processor": processor(), "cores": os.cpu_count(), "os": platform.system()}
     settings = {"repeats": repeats, "system_len": args.system_len, "threads": args.threads}
-    write_report({"rows": rows, "settings": settings, "machine": machine}, args.json)
+    said = about(args, time.perf_counter() - started)
+    write_report({"rows": rows, "settings": settings} | said, args.json)
     return 0
 
 

@@ -47,7 +47,6 @@ POLICY = "lacr"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the subcommand."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("--json", type=Path, help="file for the figures; - is stdout")
     add("--nodes", type=int, default=NUM_NODES, help=f"of the tree (default {NUM_NODES})")

@@ -18,7 +18,6 @@ _WITH_DATA = ("serve", "quality", "policy")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the subcommand."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--quick", action="store_true", help="each of them with --quick")
     parser.add_argument("--data", type=Path, help="folder that holds the public sets")
     parser.add_argument("--vllm", type=Path, help="python of an environment with vLLM")

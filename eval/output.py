@@ -1,13 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands have in common at their end: the report as JSON, and the machine it is of."""
+"""What the subcommands share: arguments, the report as JSON, and what it was measured with."""
 
 from __future__ import annotations
 
 import json
+import os
 import platform
+import shlex
 import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from depcache.errors import ConfigError
+
+PACKAGES = ("depcache", "sglang", "torch", "transformers")
+
+
+def add_output(parser: ArgumentParser, *, quick: str) -> None:
+    """The arguments --quick and --json. `quick` says what becomes less."""
+    parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument("--json", type=Path, help="file for the report; - is stdout")
+
+
+def require(*modules: str) -> None:
+    """ConfigError if one of these modules of the extra `bench` is missing."""
+    missing = [name for name in modules if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"{', '.join(missing)} is missing: install the extra `bench`")
+
+
+def about(args: Namespace, seconds: float) -> dict[str, Any]:
+    """What every report says of itself: date, command, seconds it took, versions, machine."""
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": args.command,
+        "seconds": round(seconds, 1),
+        "versions": _versions() | {"python": platform.python_version()},
+        "machine": {
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "os": platform.system(),
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
+        },
+    }
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """What to call to measure this again; where things lie on this machine is left out."""
+    words = ["PATH" if os.sep in word else word for word in arguments]
+    return shlex.join(["python", "-m", "eval", *words])
 
 
 def write_report(report: dict[str, Any], to: Path | None) -> None:
@@ -21,8 +67,17 @@ def write_report(report: dict[str, Any], to: Path | None) -> None:
         to.write_text(text, encoding="utf-8")
 
 
-def processor() -> str:
-    """The name of the machine's processor."""
+def _versions() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # retrieval and policy need no server
+            continue
+    return found
+
+
+def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -25,8 +25,6 @@ retrieval and is left out, by name.
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import random
 import statistics
 import sys
@@ -34,7 +32,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +46,7 @@ from depcache.graph.stores import open_store
 from depcache.prompt.nodes import TreeNode
 from depcache.prompt.prefix_tree import merge_sequences
 from depcache.prompt.tokenization import PromptTokenizer
-from eval.output import processor, write_report
+from eval.output import about, write_report
 from eval.sets import DataSet, Question, load_folder
 
 NUM_QUESTIONS = 200
@@ -140,7 +137,9 @@ def run(args: argparse.Namespace) -> int:
         tokenizer=args.tokenizer,
         only=tuple(args.sets),
     )
-    write_report(measure(options), args.json or Path("-"))
+    started = time.perf_counter()
+    report = measure(options)
+    write_report(report | about(args, time.perf_counter() - started), args.json or Path("-"))
     return 0
 
 
@@ -184,33 +183,13 @@ def measure(options: Options) -> dict[str, Any]:
         "rows": rows,
         "loads": loads,
         "left_out": left_out,
-        "date": datetime.now(UTC).date().isoformat(),
-        "command": _command(options),
         "store": options.store,
         "tokenizer": (options.tokenizer.name if options.tokenizer else None)
         or "byte-level BPE of 8,000 trained on the graph",
         "seed": options.seed,
         "num_entities": NUM_ENTITIES,
         "num_paths": NUM_PATHS,
-        "machine": {
-            "python": platform.python_version(),
-            "processor": processor(),
-            "cores": os.cpu_count(),
-            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
-        },
     }
-
-
-def _command(options: Options) -> str:
-    """What to call to measure this again; folders of this machine are left out."""
-    words = ["python -m eval retrieval --data DIR --questions", options.num_questions, "--hops"]
-    words += [*options.hops, "--pruners", *options.pruners, "--store", options.store]
-    words += ["--seed", options.seed]
-    if options.only:
-        words += ["--sets", *options.only]
-    if options.tokenizer:
-        words += ["--tokenizer", options.tokenizer.name]
-    return " ".join(map(str, words))
 
 
 def load(store: GraphStore, data: DataSet) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from rich.console import Console
 from depcache.cli.output import make_progress
 from depcache.errors import ConfigError
 from depcache.plan.schedule import FCFS, MAX_PASSED, SCHEDULERS
-from eval.output import write_report
+from eval.output import about, add_output, write_report
 from eval.policy.graph import write_made_graph
 from eval.policy.matrix import (
     TOKEN_BYTES,
@@ -53,10 +53,8 @@ SHARE_POOL = 10_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the subcommand."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add_output(parser, quick="one seed, fewer requests and combinations")
     add = parser.add_argument
-    add("--quick", action="store_true", help="one seed, fewer requests and combinations")
-    add("--json", type=Path, help="file for the report; - is stdout")
     add("--plot", type=Path, help="PNG of the hit rates (needs matplotlib)")
     add("--data", type=Path, help="folder that holds the graphs")
     add("--graph", default="metaqa", help="folder of the graph in it (default metaqa)")
@@ -100,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The report. `folder` takes the prepared workloads if no other was given."""
+    started = time.perf_counter()
     grid = make_grid(args)
     settings = Settings(
         capacity=0,
@@ -155,7 +154,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "max_passed": args.max_passed,
             "quick": args.quick,
         },
-        "machine": {"python": platform.python_version(), "cores": os.cpu_count()},
+        **about(args, time.perf_counter() - started),
     }
 
 

@@ -15,14 +15,9 @@ The models are those that ship with DepCache, unless --models names a folder tha
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import tempfile
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from importlib.metadata import version
-from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -34,7 +29,7 @@ from depcache.cli.launch import require_sglang
 from depcache.cli.output import make_progress
 from depcache.errors import ConfigError
 from depcache.tiny.models import SELF_ATTENTION, TINY, model_folder
-from eval.output import processor, write_report
+from eval.output import about, add_output, require, write_report
 from eval.quality.plot import plot
 from eval.quality.prompts import SETS, Asked, make_sets
 from eval.quality.scores import interval, score
@@ -47,10 +42,8 @@ NUM_DEMO = 40
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the subcommand."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add_output(parser, quick=f"{NUM_QUICK} questions of each set")
     add = parser.add_argument
-    add("--quick", action="store_true", help=f"{NUM_QUICK} questions of each set")
-    add("--json", type=Path, help="file for the report; - is stdout")
     add("--plot", type=Path, help="file for a picture, .png or .svg")
     add("--data", type=Path, help="folder that holds the public sets (default: the demo only)")
     add("--sets", nargs="+", choices=SETS, default=list(SETS), help="(default: all)")
@@ -72,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 def make_report(args: argparse.Namespace) -> dict[str, Any]:
     """The report: rows, whether a warm cache answers as a cold one, settings, machine."""
     require_sglang()
-    _require_bench()
+    require("rouge_score", "scipy")
     err = Console(stderr=True, highlight=False)
     started = time.perf_counter()
     number = args.questions or (NUM_QUICK if args.quick else NUM_ASKED)
@@ -102,21 +95,9 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
             name: round(sum(asked.is_reachable() for asked in questions) / len(questions), 4)
             for name, questions in sets.items()
         },
-        "date": datetime.now(UTC).date().isoformat(),
-        "command": _command(args),
-        "seconds": round(time.perf_counter() - started, 1),
         "settings": {"pruner": args.pruner, "paths": args.paths, "models": _models(args)},
-        "versions": {
-            name: version(name) for name in ("depcache", "sglang", "torch", "transformers")
-        },
-        "machine": {"processor": processor(), "cores": os.cpu_count(), "os": platform.system()},
+        **about(args, time.perf_counter() - started),
     }
-
-
-def _require_bench() -> None:
-    missing = [name for name in ("rouge_score", "scipy") if find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"{', '.join(missing)} is missing: install the extra `bench`")
 
 
 def _ask_everything(
@@ -181,12 +162,3 @@ def _folder(args: argparse.Namespace, name: str) -> Path:
 
 def _models(args: argparse.Namespace) -> str:
     return args.models.name if args.models else "depcache-tiny"
-
-
-def _command(args: argparse.Namespace) -> str:
-    words = ["python -m eval quality"]
-    words += ["--quick"] if args.quick else []
-    words += ["--data DIR"] if args.data else []
-    words += [f"--questions {args.questions}"] if args.questions else []
-    words += [f"--pruner {args.pruner} --paths {args.paths}"]
-    return " ".join(words)

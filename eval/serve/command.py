@@ -7,23 +7,20 @@ ahead (see `eval.serve.measure`). Times are taken at the client, over streamed a
 
     --quick   one round, fewer requests; below 10 minutes on two quiet cores
 
+    --sustained   only a long stream, in a cache that holds a part of it: what wears off?
+
 The workload is zipfian over MetaQA with --data, else over the demo's graph; name others with
---workloads. vLLM runs in an environment of its own, whose python --vllm names. A run leaves
-manifest.json, requests.jsonl, summary.json, report.md, report.html and pictures in --out. Needs the
-extras `server` and `bench`.
+--workloads (see `eval.serve.workloads`). vLLM runs in an environment of its own, whose python
+--vllm names. A run leaves manifest.json, requests.jsonl, summary.json, report.md, report.html
+and pictures in --out. Needs the extras `server` and `bench`.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import tempfile
 import time
-from datetime import UTC, datetime
 from hashlib import sha256
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +31,7 @@ from depcache.cli.output import make_progress
 from depcache.demo.model import SIZES, ensure_model, is_trained
 from depcache.errors import ConfigError
 from depcache.tiny.models import resolve_model
-from eval.output import processor, write_report
+from eval.output import about, add_output, require, write_report
 from eval.serve import workloads
 from eval.serve.arrivals import poisson, read_trace
 from eval.serve.export import export
@@ -50,19 +47,19 @@ COUNTS_QUICK = {STREAM: 30, WARM: 20, LOAD: 24}
 POOL, POOL_QUICK = 2000, 300
 """Entities; with fewer requests from fewer, so that what is warm in the end is alike."""
 POOL_TOKENS = 400_000
+COUNTS_SUSTAINED = {STREAM: 600, WARM: 0, LOAD: 0}
+POOL_TOKENS_SUSTAINED = 60_000
 ROUNDS = 3
 MAX_TOKENS, MAX_ANSWER_TOKENS = 8, 96
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the subcommand."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add_output(parser, quick="one round, fewer requests and entities")
     add = parser.add_argument
-    add("--quick", action="store_true", help="one round, fewer requests and entities")
-    add("--json", type=Path, help="file for the report; - is stdout")
     add("--out", type=Path, help="folder for all files of the run (default: none is kept)")
     add("--data", type=Path, help="folder that holds the public sets")
-    add("--workloads", nargs="+", help="pattern:graph, as zipfian:metaqa or questions:demo")
+    add("--workloads", nargs="+", help="as zipfian:metaqa, zipfian:metaqa:4000, questions:demo")
     add("--systems", nargs="+", default=["depcache", "sglang", "sglang-dedup"])
     add("--vllm", type=Path, help="python of an environment with vLLM; adds the system vllm")
     add("--model", help="a folder, depcache-tiny, or 30m or 125m random weights (default 30m)")
@@ -71,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--paths", type=int, default=30, help="of an entity, at most (default 30)")
     add("--hops", type=int, default=2, help="of a path, at most (default 2)")
     add("--pool", type=int, help=f"entities that are asked about (default {POOL})")
+    add("--sustained", action="store_true", help="a long stream in a small cache, nothing else")
     for phase, number in COUNTS.items():
         add(f"--{phase}", type=int, help=f"requests of the phase {phase} (default {number})")
     add("--rounds", type=int, help=f"of every system (default {ROUNDS}; quick 1)")
@@ -84,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"of an answer (default {MAX_TOKENS}; {MAX_ANSWER_TOKENS} of questions)",
     )
     add("--load-tokens", type=int, default=32, help="of an answer under load (default 32)")
-    add("--pool-tokens", type=int, default=POOL_TOKENS, help=f"for KV (default {POOL_TOKENS:,})")
+    add("--pool-tokens", type=int, help=f"for KV (default {POOL_TOKENS:,})")
     add("--export", type=Path, help="write the requests to this folder as OpenAI JSONL, and end")
     add("--seed", type=int, default=0)
 
@@ -117,9 +115,7 @@ def _prepare(args: argparse.Namespace) -> tuple[str, list[workloads.Workload], W
     from transformers import AutoTokenizer
 
     require_sglang()
-    missing = [name for name in ("matplotlib", "psutil", "tabulate") if find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"{', '.join(missing)} is missing: install the extra `bench`")
+    require("matplotlib", "psutil", "tabulate")
     model = args.model or "30m"
     model = str(ensure_model(size=model)) if model in SIZES else resolve_model(model)
     if not (Path(model) / "config.json").is_file():
@@ -127,22 +123,21 @@ def _prepare(args: argparse.Namespace) -> tuple[str, list[workloads.Workload], W
     graphs = workloads.Graphs(args.data)
     names = args.workloads or ["zipfian:metaqa" if args.data else "zipfian:demo"]
     counts = _counts(args)
-    made = [
-        workloads.make(
-            Spec(
-                name,
-                sum(counts.values()),
-                num_entities=args.entities,
-                num_paths=args.paths,
-                num_hops=args.hops,
-                pool=args.pool or (POOL_QUICK if args.quick else POOL),
-                seed=args.seed,
-            ),
-            graphs,
+    writer = Writer(AutoTokenizer.from_pretrained(model), args.template)
+    specs = [
+        Spec(
+            name,
+            sum(counts.values()),
+            num_entities=args.entities,
+            num_paths=args.paths,
+            num_hops=args.hops,
+            pool=args.pool or (POOL_QUICK if args.quick else POOL),
+            seed=args.seed,
         )
         for name in names
     ]
-    return model, made, Writer(AutoTokenizer.from_pretrained(model), args.template)
+    fitted = [workloads.fit(spec, graphs, writer.num_flat_tokens) for spec in specs]
+    return model, [workloads.make(spec, graphs) for spec in fitted], writer
 
 
 def make_report(
@@ -194,7 +189,7 @@ def _options(
     return Options(
         model=model,
         template=args.template,
-        pool_tokens=args.pool_tokens,
+        pool_tokens=args.pool_tokens or (POOL_TOKENS_SUSTAINED if args.sustained else POOL_TOKENS),
         counts=counts,
         rounds=args.rounds or (1 if args.quick else ROUNDS),
         max_tokens=args.max_tokens or (MAX_ANSWER_TOKENS if has_answers else MAX_TOKENS),
@@ -210,6 +205,7 @@ def _options(
 
 def _counts(args: argparse.Namespace) -> dict[str, int]:
     defaults = COUNTS_QUICK if args.quick else COUNTS
+    defaults = COUNTS_SUSTAINED if args.sustained else defaults
     given = {phase: getattr(args, phase) for phase in defaults}
     return {phase: defaults[phase] if n is None else n for phase, n in given.items()}
 
@@ -228,12 +224,11 @@ def _manifest(
     digest = sha256()
     for file in [folder / "config.json", *weights]:
         digest.update(file.read_bytes())
-    hidden = {"json", "out", "data", "model", "vllm", "trace", "export", "what"}
-    return {
-        "date": datetime.now(UTC).date().isoformat(),
+    hidden = {"json", "out", "data", "model", "vllm", "trace", "export", "what", "command"}
+    said = about(args, seconds)
+    said["machine"]["load_average"] = [round(load, 2) for each in runs for load in each.loads]
+    return said | {
         **commit_of(Path(__file__).parent),
-        "command": _command(args),
-        "seconds": round(seconds, 1),
         "model": {
             "name": args.model if args.model and "/" not in args.model else folder.name,
             "trained": is_trained(model),
@@ -255,16 +250,6 @@ def _manifest(
             for each in runs
             for name, command in each.servers.items()
         },
-        "versions": {
-            name: version(name) for name in ("depcache", "sglang", "torch", "transformers")
-        }
-        | {"python": platform.python_version()},
-        "machine": {
-            "processor": processor(),
-            "cores": os.cpu_count(),
-            "os": platform.system(),
-            "load_average": [round(load, 2) for each in runs for load in each.loads],
-        },
     }
 
 
@@ -275,17 +260,3 @@ def _without_folders(command: str, model: str, args: argparse.Namespace) -> str:
         command = command.replace(str(args.vllm), "python")
     words = command.split(" ")
     return " ".join("python" if word.endswith("/python") else word for word in words)
-
-
-def _command(args: argparse.Namespace) -> str:
-    words = ["python -m eval serve"]
-    words += ["--quick"] if args.quick else []
-    words += ["--data DIR"] if args.data else []
-    words += [f"--workloads {' '.join(args.workloads)}"] if args.workloads else []
-    words += [f"--systems {' '.join(args.systems)}"]
-    words += ["--vllm PYTHON"] if args.vllm else []
-    words += ["--trace FILE"] if args.trace else []
-    for name in ("template", "pool", "stream", "warm", "load", "rounds", "rate", "seed"):
-        value = getattr(args, name)
-        words += [f"--{name} {value}"] if value not in (None, 0, "path") else []
-    return " ".join(words)

@@ -87,11 +87,9 @@ def make_gain(run: Run, writer: Writer, phase: str = WARM) -> dict[str, Any]:
     what is computed every token attends to its ancestors only (mask). The first and the last
     are counted on the prompts, the second is what the servers report.
     """
-    counts = [len(m.records) for m in run.measured if m.phase == phase]
-    if not counts:
+    sizes = [writer.sizes(each) for each in run.requests[phase]]
+    if not sizes:
         return {}
-    start = sum(len(m.records) for m in _first_round(run, STREAM)) if phase == WARM else 0
-    sizes = [writer.sizes(each) for each in run.workload.requests[start : start + counts[0]]]
     ours = [m for m in run.measured if (m.system.name, m.phase) == (OURS, phase)]
     theirs = [m for m in run.measured if (m.system.name, m.phase) == ("sglang", phase)]
     gain: dict[str, Any] = {"phase": phase} | {
@@ -143,13 +141,8 @@ def _groups(measured: Sequence[Measured]) -> list[tuple[str, str, list[Measured]
     ]
 
 
-def _first_round(run: Run, phase: str) -> list[Measured]:
-    return [m for m in run.measured if m.phase == phase][:1]
-
-
 def _quality(run: Run, rounds: Sequence[Measured]) -> dict[str, float | None]:
     phase = WARM if rounds[0].phase == PRECOMPUTED else rounds[0].phase
-    start = {STREAM: 0, WARM: _count(run, STREAM), LOAD: _count(run, STREAM) + _count(run, WARM)}
     judged = {
         m.round: m.records for m in run.measured if m.system.name == "sglang" and m.phase == phase
     }
@@ -161,14 +154,10 @@ def _quality(run: Run, rounds: Sequence[Measured]) -> dict[str, float | None]:
             if not record.error and not other.error:
                 same.append(record.output_text == other.output_text)
         for record in measured.records:
-            answers = run.workload.requests[start[phase] + record.query_idx].answers
+            answers = run.requests[phase][record.query_idx].answers
             if answers:
                 right.append(score(final_answer(record.output_text), answers).em)
     return {
         "agreement": round(sum(same) / len(same), 4) if same else None,
         "em": round(sum(right) / len(right), 4) if right else None,
     }
-
-
-def _count(run: Run, phase: str) -> int:
-    return max((len(m.records) for m in run.measured if m.phase == phase), default=0)

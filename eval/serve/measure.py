@@ -88,6 +88,7 @@ class Measured:
 class Run:
     """All of one workload.
 
+    requests     of each phase
     servers      their command lines
     facts        what they say of themselves
     precomputed  what computing ahead took
@@ -95,6 +96,7 @@ class Run:
     """
 
     workload: Workload
+    requests: dict[str, Sequence[Request]]
     measured: list[Measured] = field(default_factory=list)
     servers: dict[str, str] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -110,7 +112,7 @@ def measure(
     on_step: Callable[[str, int], None] = lambda text, steps: None,
 ) -> Run:
     """Take all systems through all rounds; `on_step` is told what begins and what was done."""
-    run = Run(workload)
+    run = Run(workload, split(workload.requests, options.counts))
     for number in range(options.rounds):
         order = list(systems) if number % 2 == 0 else list(reversed(systems))
         for system in order:
@@ -119,6 +121,17 @@ def measure(
             for measured in _measure_system(run, system, writer, options, number, on_step):
                 run.measured.append(measured)
     return run
+
+
+def split(requests: Sequence[Request], counts: dict[str, int]) -> dict[str, Sequence[Request]]:
+    """The requests of each phase: the first of them, those behind, those behind these."""
+    parts: dict[str, Sequence[Request]] = {}
+    at = 0
+    for phase in (STREAM, WARM, LOAD):
+        parts[phase] = requests[at : at + counts[phase]]
+        at += counts[phase]
+    parts[PRECOMPUTED] = parts[WARM]
+    return parts
 
 
 def num_steps(systems: Sequence[System], options: Options) -> int:
@@ -147,10 +160,9 @@ def _measure_system(
     run.servers[system.name] = launch.to_shell()
     url = f"http://127.0.0.1:{port}"
     log_file = options.log_folder / f"{system.name}.log"
-    parts = _split(run.workload.requests, options.counts)
     calls = {
         phase: [writer.write(system, request) for request in requests]
-        for phase, requests in parts.items()
+        for phase, requests in run.requests.items()
     }
     with ServerProcess(launch, url, log_file) as process, Client(url) as client:
         process.wait_until_ready(READY_S)
@@ -200,7 +212,7 @@ def _measure_system(
                 layout=system.layout,
             )
             job = Precomputer(run.workload.store, client, settings)
-            report = job.run(job.plan(entities_of(parts[WARM])))
+            report = job.run(job.plan(entities_of(run.requests[WARM])))
             run.precomputed.append(
                 {
                     "system": system.name,
@@ -210,16 +222,7 @@ def _measure_system(
                     "seconds": round(report.seconds, 2),
                 }
             )
-            yield ask(PRECOMPUTED, calls[WARM], max_tokens=options.max_tokens)
-
-
-def _split(requests: Sequence[Request], counts: dict[str, int]) -> dict[str, Sequence[Request]]:
-    parts: dict[str, Sequence[Request]] = {}
-    at = 0
-    for phase in (STREAM, WARM, LOAD):
-        parts[phase] = requests[at : at + counts[phase]]
-        at += counts[phase]
-    return parts
+            yield ask(PRECOMPUTED, calls[PRECOMPUTED], max_tokens=options.max_tokens)
 
 
 def _warm_up(url: str, call: Call, options: Options) -> None:

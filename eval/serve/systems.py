@@ -150,7 +150,7 @@ class Writer:
     def write(self, system: System, request: Request) -> Call:
         """What is sent."""
         if system.prompt == "deduplicated":
-            tokens = self._merge(request).tokens.tolist()
+            tokens = self.merge(request).tokens.tolist()
             return Call("completions", {"model": MODEL_NAME, "prompt": tokens})
         rendered = render(
             () if system.prompt == "none" else request.paths,
@@ -163,9 +163,13 @@ class Writer:
             fields["extra_body"] = rendered.extra_body
         return Call("chat", fields)
 
+    def num_flat_tokens(self, request: Request) -> int:
+        """Of the prompt as the text of all paths."""
+        return self.merge(request).num_flat_tokens
+
     def sizes(self, request: Request) -> Sizes:
         """What merging and the mask save of a prompt when nothing is cached."""
-        prompt = self._merge(request)
+        prompt = self.merge(request)
         flat, merged = prompt.num_flat_tokens, len(prompt.tokens)
         return Sizes(
             flat_tokens=flat,
@@ -175,7 +179,8 @@ class Writer:
             dependency_pairs=_dependency_pairs(prompt.forest),
         )
 
-    def _merge(self, request: Request) -> DepPrompt:
+    def merge(self, request: Request) -> DepPrompt:
+        """The prompt as trees."""
         return self._encoder.prompt(Example(request.question, request.paths, "-"), "tree")
 
 

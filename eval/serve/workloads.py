@@ -5,6 +5,9 @@ zipfian:metaqa     10 entities a request, up to 30 two-hop paths each, drawn by 
                    from a pool of entities (paper, section 6.1); uniform and temporal too
 questions:demo     the questions of a set with the paths that retrieval finds for them; what
                    counts as right is known
+
+A number at the end of the others, as in zipfian:metaqa:4000, asks for prompts of about so many
+tokens as plain text: as many entities as it takes.
 """
 
 from __future__ import annotations
@@ -12,8 +15,8 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path as File
 
@@ -28,14 +31,15 @@ from eval.workload import KINDS, make_workload
 
 DEMO = "demo"
 QUESTIONS = "questions"
+_NUM_FITTED = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
     """One workload; equal specs over equal data are equal workloads.
 
-    name          `pattern:graph`; the pattern is uniform, zipfian, temporal or questions
-    num_entities  of a request
+    name          `pattern:graph[:tokens]`; the pattern is uniform, zipfian, temporal or questions
+    num_entities  of a request, unless the name says tokens
     num_paths     of an entity, at most
     num_hops      of a path, at most
     pool          entities that are asked about; at most those that the graph has
@@ -52,11 +56,24 @@ class Spec:
 
     @property
     def pattern(self) -> str:
-        return self.name.partition(":")[0]
+        return self.name.split(":")[0]
 
     @property
     def graph(self) -> str:
-        return self.name.partition(":")[2]
+        return self.name.partition(":")[2].partition(":")[0]
+
+    @property
+    def num_tokens(self) -> int | None:
+        """Of a prompt as plain text, about; None: as many as its entities give."""
+        text = self.name.partition(":")[2].partition(":")[2]
+        if not text:
+            return None
+        if not text.isdecimal() or int(text) < 1 or self.pattern == QUESTIONS:
+            raise SetError(
+                f"{self.name!r} is no workload: behind the graph stands a number of tokens, and "
+                f"not for {QUESTIONS}"
+            )
+        return int(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +138,18 @@ def make(spec: Spec, graphs: Graphs) -> Workload:
         names = ", ".join([*KINDS, QUESTIONS])
         raise SetError(f"{spec.name!r} is no workload: use {names}, a colon and a graph")
     return Workload(spec, requests, store)
+
+
+def fit(spec: Spec, graphs: Graphs, count: Callable[[Request], int]) -> Spec:
+    """The spec with the number of entities that its `num_tokens` take, if it has any.
+
+    count  tokens of a request
+    """
+    if spec.num_tokens is None:
+        return spec
+    few = make(replace(spec, num_requests=_NUM_FITTED), graphs).requests
+    per_entity = sum(map(count, few)) / sum(len(request.entities) for request in few)
+    return replace(spec, num_entities=max(1, round(spec.num_tokens / per_entity)))
 
 
 def _draw(spec: Spec, store: GraphStore) -> list[Request]:

@@ -19,12 +19,10 @@ import argparse
 import json
 import math
 import os
-import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +34,7 @@ from depcache.cli.output import make_progress
 from depcache.demo.model import ensure_model, is_trained
 from depcache.errors import ConfigError
 from depcache.prompt.tokenization import PromptTokenizer
-from eval.output import processor, write_report
+from eval.output import about, add_output, write_report
 from eval.tiers.figures import make_movement, make_rows, make_table
 from eval.tiers.phases import measure, num_steps
 from eval.tiers.prompts import SAMPLE, TierPrompt, make_prompts, open_graph
@@ -56,10 +54,8 @@ _ROOM = 2.5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the subcommand."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add_output(parser, quick=f"{NUM_PROMPTS_QUICK} prompts of each size")
     add = parser.add_argument
-    add("--quick", action="store_true", help=f"{NUM_PROMPTS_QUICK} prompts of each size")
-    add("--json", type=Path, help="file for the report; - is stdout")
     add("--data", type=Path, help="folder that holds the graphs")
     add("--graph", help="folder of the graph in it (default: the demo's graph; metaqa with --data)")
     add("--model", help="model to serve (default: one of 30 million random weights)")
@@ -94,7 +90,7 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     movements: list[dict[str, Any]] = []
     loads = [os.getloadavg()[0]]
-    about: dict[str, Any] = {}
+    bytes_per_token: list[int] = []
     started = time.perf_counter()
     with (
         tempfile.TemporaryDirectory(prefix="depcache-eval-", dir=args.folder) as name,
@@ -117,19 +113,21 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
                     drop_page_cache(folder)
 
             done = measure(
-                _noting(start, about), prompts, warm_ups, on_step=on_step, between=between
+                _noting(start, bytes_per_token), prompts, warm_ups, on_step=on_step, between=between
             )
-            rows += make_rows(policy, done, about["bytes_per_token"])
+            rows += make_rows(policy, done, bytes_per_token[0])
             movements.append(make_movement(policy, done))
             loads.append(os.getloadavg()[0])
             progress.print(make_table(policy, rows))
             progress.print(_to_line(movements[-1]))
-    return {
+    said = about(args, time.perf_counter() - started)
+    said["machine"] |= {
+        "load_average": [round(load, 2) for load in loads],
+        "memory_copy_bytes_per_s": _copy_rate(),
+    }
+    return said | {
         "rows": rows,
         "movements": movements,
-        "date": datetime.now(UTC).date().isoformat(),
-        "command": _command(args, count),
-        "seconds": round(time.perf_counter() - started, 1),
         "settings": {
             "model": Path(model).name,
             "trained": is_trained(model),
@@ -143,16 +141,8 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
             "disk_gb": settings.disk_gb,
             "write_policy": settings.write_policy,
             "drop_page_cache": args.drop_page_cache,
-            "bytes_per_token": about["bytes_per_token"],
+            "bytes_per_token": bytes_per_token[0],
             "seed": args.seed,
-        },
-        "versions": about["versions"] | {"python": platform.python_version()},
-        "machine": {
-            "processor": processor(),
-            "cores": os.cpu_count(),
-            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
-            "load_average": [round(load, 2) for load in loads],
-            "memory_copy_bytes_per_s": _copy_rate(),
         },
     }
 
@@ -201,15 +191,14 @@ def _make_settings(
 
 
 def _noting(
-    start: Callable[[], AbstractContextManager[LiveServer]], about: dict[str, Any]
+    start: Callable[[], AbstractContextManager[LiveServer]], bytes_per_token: list[int]
 ) -> Callable[[], AbstractContextManager[LiveServer]]:
     """`start`, which also notes what only a server can tell."""
 
     @contextmanager
     def wrapped() -> Iterator[LiveServer]:
         with start() as server:
-            about.setdefault("versions", server.versions())
-            about["bytes_per_token"] = server.bytes_per_token
+            bytes_per_token.append(server.bytes_per_token)
             yield server
 
     return wrapped
@@ -217,18 +206,6 @@ def _noting(
 
 def _graph(args: argparse.Namespace) -> str:
     return args.graph or (SAMPLE if args.data is None else "metaqa")
-
-
-def _command(args: argparse.Namespace, count: int) -> str:
-    """What to call to measure this again; folders of this machine are left out."""
-    words = ["python -m eval tiers --prompts", count, "--tokens", *args.tokens]
-    words += ["--paths", args.paths, "--entities", args.entities, "--hops", args.hops]
-    words += ["--seed", args.seed, "--load-policies", *args.load_policies]
-    if args.data is not None:
-        words += ["--data DIR --graph", _graph(args)]
-    if args.drop_page_cache:
-        words += ["--drop-page-cache"]
-    return " ".join(map(str, words))
 
 
 def _copy_rate() -> int:

@@ -99,11 +99,6 @@ class LiveServer:
     def stats(self) -> dict[str, Any]:
         return self._client.stats()
 
-    def versions(self) -> dict[str, str]:
-        """Of DepCache and SGLang."""
-        status = self._client.status()
-        return {"depcache": status["version"], "sglang": status["sglang_version"]}
-
     def _post(self, route: str, body: Any = None) -> dict[str, Any]:
         reply = self._http.post(self._client.base_url + route, json=body)
         if not reply.is_success:

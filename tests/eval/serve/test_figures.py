@@ -10,7 +10,7 @@ import pytest
 from depcache.prompt.paths import Path as GraphPath
 from eval.graphs import hold
 from eval.serve.figures import make_ratios, make_rows, over_time
-from eval.serve.measure import LOAD, PRECOMPUTED, STREAM, WARM, Measured, Run
+from eval.serve.measure import LOAD, PRECOMPUTED, STREAM, WARM, Measured, Run, split
 from eval.serve.plots import plot_run
 from eval.serve.records import Record, summarize
 from eval.serve.report import to_html, to_markdown
@@ -46,7 +46,8 @@ def phase(system: str, name: str, number: int, ttfts: list[float], text: str = "
 @pytest.fixture
 def run() -> Run:
     requests = [Request("q", ("a",), PATHS, ("Rome",))] * 8
-    run = Run(Workload(Spec("questions:demo", 8), requests, hold([])))
+    parts = split(requests, {STREAM: 2, WARM: 3, LOAD: 2})
+    run = Run(Workload(Spec("questions:demo", 8), requests, hold([])), parts)
     for number, factor in ((0, 1.0), (1, 2.0), (2, 4.0)):
         run.measured += [
             phase("depcache", STREAM, number, [0.2 * factor, 0.1 * factor], "Rome"),

@@ -15,7 +15,7 @@ import pytest
 from eval.serve.arrivals import poisson, read_trace
 from eval.serve.export import export
 from eval.serve.systems import KNOWN, Writer, get_system, make_server
-from eval.serve.workloads import Graphs, Spec, Workload, entities_of, make
+from eval.serve.workloads import Graphs, Spec, Workload, entities_of, fit, make
 from eval.sets import SetError
 
 pytestmark = pytest.mark.sglang  # transformers comes with the server
@@ -63,6 +63,22 @@ def test_questions_come_with_their_answers(graphs: Graphs) -> None:
     assert all(request.answers and request.paths for request in made.requests)
 
 
+@pytest.mark.parametrize("num_tokens", [400, 1500])
+def test_prompts_have_about_the_asked_size(graphs: Graphs, writer: Writer, num_tokens: int) -> None:
+    asked = Spec(f"uniform:demo:{num_tokens}", 40, pool=100)
+    fitted = fit(asked, graphs, writer.num_flat_tokens)
+    sizes = [writer.num_flat_tokens(request) for request in make(fitted, graphs).requests]
+    assert sum(sizes) / len(sizes) == pytest.approx(num_tokens, rel=0.3)
+    plain = replace(asked, name="uniform:demo")
+    assert fit(plain, graphs, writer.num_flat_tokens) == plain
+
+
+@pytest.mark.parametrize("name", ["zipfian:demo:many", "zipfian:demo:0", "questions:demo:1000"])
+def test_a_size_that_is_none_is_an_error(graphs: Graphs, name: str) -> None:
+    with pytest.raises(SetError, match="number of tokens"):
+        fit(Spec(name, 2), graphs, lambda request: 1)
+
+
 @pytest.mark.parametrize("name", ["zipfian:nowhere", "often:demo", "zipfian"])
 def test_what_does_not_exist_is_an_error(graphs: Graphs, name: str) -> None:
     with pytest.raises(SetError, match=r"there is no graph|is no workload"):
@@ -93,10 +109,8 @@ def test_pairs_are_those_of_the_mask(workload: Workload, writer: Writer) -> None
     n = sizes.merged_tokens
     assert sizes.merged_pairs == n * (n + 1) // 2
     from depcache.prompt.visibility import visible_ends
-    from depcache.training.examples import Example
 
-    prompt = writer._encoder.prompt(Example(request.question, request.paths, "-"), "tree")
-    forest = prompt.forest
+    forest = writer.merge(request).forest
     ends = visible_ends(forest)
     index = np.arange(n)
     sees = (index[None] <= index[:, None]) & (
