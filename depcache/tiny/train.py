@@ -189,41 +189,55 @@ def train(
     names = ["base", *_cycles("dependency", num_cycles)]
     names += _cycles("control", num_cycles) if has_control else []
     for name in names:
-        stage, _, cycle = name.partition("-")
         if name == "control":
             trainer.load(out / "base")
         if (out / name).exists():
             trainer.load(out / name)
             continue
-        phases = [
-            (
-                share,
-                max(1, shape.step_tokens // row_tokens),
-                _stage_rows(
-                    stage,
-                    tokenizer,
-                    seed + i + 1000 * int(cycle or 0),
-                    row_tokens=row_tokens,
-                    max_paths=max_paths,
-                    num_questions=NUM_QUESTIONS[stage],
-                    examples=examples,
-                    forbidden=forbidden,
-                    reuse=_REUSE,
-                ),
-            )
-            for i, (share, row_tokens, max_paths) in enumerate(PHASES[stage])
-        ]
-        attention: Attention = "dependency" if stage == "dependency" else "flat"
-        held_out = seed + _HELD_OUT
-        check = question_rows(tokenizer, attention, held_out, row_tokens=1024, forbidden=forbidden)
-        rows = [*islice(check, _CHECK_ROWS)]
-        if cycle:
-            share = CYCLE_SHARE
-            trainer.run(name, phases, share * seconds, rows, peak=CYCLE_PEAK, cool_down=1.0)
-        else:
-            trainer.run(name, phases, STAGE_SHARES[stage] * seconds, rows)
+        _train_stage(trainer, name, tokenizer, seconds, examples, seed=seed, forbidden=forbidden)
         network.save_pretrained(out / name)
         tokenizer.save_pretrained(out / name)
+
+
+def _train_stage(
+    trainer: Trainer,
+    name: str,
+    tokenizer: Any,
+    seconds: float,
+    examples: Sequence[Example],
+    *,
+    seed: int,
+    forbidden: frozenset[str],
+) -> None:
+    """`base`, `dependency`, `dependency-2`, ...; `seconds` are those of all stages."""
+    stage, _, cycle = name.partition("-")
+    phases = [
+        (
+            share,
+            max(1, trainer.shape.step_tokens // row_tokens),
+            _stage_rows(
+                stage,
+                tokenizer,
+                seed + i + 1000 * int(cycle or 0),
+                row_tokens=row_tokens,
+                max_paths=max_paths,
+                num_questions=NUM_QUESTIONS[stage],
+                examples=examples,
+                forbidden=forbidden,
+                reuse=_REUSE,
+            ),
+        )
+        for i, (share, row_tokens, max_paths) in enumerate(PHASES[stage])
+    ]
+    attention: Attention = "dependency" if stage == "dependency" else "flat"
+    held_out = seed + _HELD_OUT
+    check = question_rows(tokenizer, attention, held_out, row_tokens=1024, forbidden=forbidden)
+    rows = [*islice(check, _CHECK_ROWS)]
+    if cycle:
+        share = CYCLE_SHARE
+        trainer.run(name, phases, share * seconds, rows, peak=CYCLE_PEAK, cool_down=1.0)
+    else:
+        trainer.run(name, phases, STAGE_SHARES[stage] * seconds, rows)
 
 
 def _cycles(stage: str, number: int) -> list[str]:

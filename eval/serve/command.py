@@ -5,8 +5,7 @@ Starts each system as a real server, in turns, and asks all of them the same req
 empty cache, warm, by several users at once, and, for DepCache, with the entities' trees computed
 ahead (see `eval.serve.measure`). Times are taken at the client, over streamed answers.
 
-    --quick   one round, fewer requests; below 10 minutes on two quiet cores
-
+    --quick       one round, fewer requests; below 10 minutes on two quiet cores
     --sustained   only a long stream, in a cache that holds a part of it: what wears off?
 
 The workload is zipfian over MetaQA with --data, else over the demo's graph; name others with
