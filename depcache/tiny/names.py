@@ -66,7 +66,12 @@ class _Parts(dict[str, str]):
         self._rng = rng
 
     def __getitem__(self, key: str) -> str:
-        return self._word() if key == "word" else self._rng.choice(_WORDS[key])
+        if key == "word":
+            return self._word()
+        if key == "twice":  # `R. R.`: what follows the first one is not what follows the second
+            initial = self._rng.choice(_WORDS["initial"])
+            return f"{initial}. {initial}."
+        return self._rng.choice(_WORDS[key])
 
     def _word(self) -> str:
         rng = self._rng

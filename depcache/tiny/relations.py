@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +14,16 @@ from typing import Any
 import yaml
 
 from depcache.prompt.paths import INVERSE_RELATION
+
+FACT_SHARE = 0.6
+"""Of what a thing may be the subject of, so much is stated."""
+
+_CLAUSE = re.compile(
+    r"(?P<thing>the [a-z ]+?) (?P<rest>(that|who|whose|where|(in|at|on|into|through) which) .+)"
+)
+_ENDS_IN_VERB = re.compile(r"\{x\} [a-z]+\?$")
+_BEHIND_SHARE = 0.5
+"""Of the questions that can: `In which city is the museum located that houses X?`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +36,7 @@ class Relation:
     name: str
     joins: tuple[tuple[str, str], ...]
     most: int
+    share: float
     object: tuple[str, ...]
     subject: tuple[str, ...]
     of_object: tuple[str, ...]
@@ -46,6 +58,7 @@ def _read(name: str, data: dict[str, Any]) -> Relation:
         name=name,
         joins=tuple(zip(subjects, objects, strict=True)),
         most=data.get("most", 1),
+        share=data.get("share", FACT_SHARE),
         **{key: tuple(data[key]) for key in ("object", "subject", "of_object", "of_subject")},
     )
 
@@ -58,7 +71,12 @@ def ask(topic: str, relations: Sequence[str], rng: random.Random) -> str:
     """
     known = describe(topic, relations[:-1], rng)
     relation, is_inverse = _find(relations[-1])
-    text = _fill(relation.subject if is_inverse else relation.object, known, rng)
+    template = rng.choice(relation.subject if is_inverse else relation.object)
+    clause = _CLAUSE.fullmatch(known)
+    if clause and _ENDS_IN_VERB.search(template) and rng.random() < _BEHIND_SHARE:
+        template = f"{template[:-1]} {clause['rest']}?"
+        known = clause["thing"]
+    text = template.replace("{x}", known)
     return text[0].upper() + text[1:]
 
 
@@ -67,14 +85,11 @@ def describe(topic: str, relations: Sequence[str], rng: random.Random) -> str:
     known = topic
     for name in relations:
         relation, is_inverse = _find(name)
-        known = _fill(relation.of_subject if is_inverse else relation.of_object, known, rng)
+        templates = relation.of_subject if is_inverse else relation.of_object
+        known = rng.choice(templates).replace("{x}", known)
     return known
 
 
 def _find(name: str) -> tuple[Relation, bool]:
     plain = name.removeprefix(INVERSE_RELATION)
     return load_relations()[plain], plain != name
-
-
-def _fill(templates: Sequence[str], known: str, rng: random.Random) -> str:
-    return rng.choice(templates).replace("{x}", known)

@@ -21,11 +21,14 @@ from depcache.tiny.names import NOUNS, Names
 from depcache.tiny.relations import ask, describe, load_relations
 from depcache.training.examples import Example
 
-_SIZES = {"person": (3, 7), "city": (2, 5), "state": (1, 3)}
+_SIZES = {
+    "person": (3, 7),
+    "city": (2, 5),
+    "state": (1, 3),
+    "university": (1, 3),
+    "building": (1, 3),
+}
 _OTHERS = (0, 3)
-FACT_SHARE = 0.6
-"""Of what a thing may be the subject of, so much is stated."""
-
 UNKNOWN = "The facts do not say."
 """What is to be said when they do not."""
 
@@ -33,6 +36,8 @@ _NUM_TOPICS = (1, 1, 1, 2, 2, 3)
 _UNKNOWN_SHARE = 0.05  # of the groups of questions
 _BOTH_SHARE = 0.25  # of the questions where two topics lead to the same thing
 _SEVERAL_SHARE = 0.2  # of what can be asked where several paths would be right; only one is
+_KEPT_SHARE = 0.5  # of what can be asked for, where no relation is asked for more than others
+_PLACE, _PLACE_WEIGHT = "located in", 8  # the end of many a long question, and of few walks
 _NOUN_SHARE = 0.15
 _ASIDE_SHARE = 0.2
 _YEAR_SHARE = 0.15
@@ -50,7 +55,7 @@ def make_world(rng: random.Random, names: Names) -> nx.MultiDiGraph:
     for relation in load_relations().values():
         for subjects, objects in relation.joins:
             for subject in things[subjects]:
-                if rng.random() > FACT_SHARE:
+                if rng.random() > relation.share:
                     continue
                 choices = [each for each in things[objects] if each != subject]
                 for obj in rng.sample(choices, min(len(choices), rng.randint(1, relation.most))):
@@ -93,12 +98,13 @@ def make_examples(
     natural    names of real things; see `Names`
     """
     rng = random.Random(seed)
+    asked: Counter[str] = Counter()
     while True:
         graph = make_world(rng, Names(rng, forbidden, natural))
         topics = [node for node in graph if graph.degree(node) > 1]
         if not topics:
             continue
-        topics = rng.sample(topics, min(len(topics), rng.choice(_NUM_TOPICS)))
+        topics = _draw_topics(graph, topics, rng.choice(_NUM_TOPICS), rng)
         most = rng.randint(min(4, max_paths), max_paths)
         retriever = Retriever(graph, pruner="none", max_hops=rng.randint(2, num_hops))
         found = retriever.retrieve("", entities=topics, num_paths=max(2, most // len(topics))).paths
@@ -111,8 +117,19 @@ def make_examples(
             gone = rng.choice(topics)
             found = tuple(path for path in found if path[0] != gone)
             walks = {gone: walks[gone]}
-        for question, *evidence in _draw_questions(walks, graph, num_questions, rng):
+        for question, *evidence in _draw_questions(walks, graph, num_questions, asked, rng):
             yield Example(question, found, answer_of(*evidence) if is_known else UNKNOWN)
+
+
+def _draw_topics(
+    graph: nx.MultiDiGraph, nodes: Sequence[str], number: int, rng: random.Random
+) -> list[str]:
+    """Different ones, every kind of thing as likely as another, however many there are of it."""
+    kinds = graph.nodes(data="kind")
+    counts = Counter(kinds[node] for node in nodes)
+    # Weighted, without replacement (Efraimidis and Spirakis 2006).
+    keys = {node: rng.expovariate(1 / counts[kinds[node]]) for node in nodes}
+    return sorted(nodes, key=keys.__getitem__)[:number]
 
 
 def _draw_walks(paths: Sequence[Path], rng: random.Random) -> list[Path]:
@@ -125,9 +142,17 @@ def _draw_walks(paths: Sequence[Path], rng: random.Random) -> list[Path]:
 
 
 def _draw_questions(
-    walks: dict[str, list[Path]], graph: nx.MultiDiGraph, number: int, rng: random.Random
+    walks: dict[str, list[Path]],
+    graph: nx.MultiDiGraph,
+    number: int,
+    asked: Counter[str],
+    rng: random.Random,
 ) -> Iterator[tuple[str, *tuple[Path, ...]]]:
-    """Questions, each with its evidence."""
+    """Questions, each with its evidence.
+
+    asked  how often a relation was asked for, which goes on here; what was asked for more often
+           than others is left out now and then
+    """
     singles = [(walk,) for group in walks.values() for walk in group]
     pairs = [
         (one, other)
@@ -138,7 +163,15 @@ def _draw_questions(
     ]
     num_pairs = min(len(pairs), round(number * _BOTH_SHARE))
     chosen = rng.sample(pairs, num_pairs)
-    chosen += rng.sample(singles, min(len(singles), number - num_pairs))
+    mean = asked.total() / max(1, len(asked))
+    most = _KEPT_SHARE * (1 + mean)
+    rare = [
+        (walk,)
+        for (walk,) in singles
+        if rng.random() * (1 + asked[walk[-2]]) < most * (_PLACE_WEIGHT ** (walk[-2] == _PLACE))
+    ]
+    chosen += rng.sample(rare, min(len(rare), number - num_pairs))
+    asked.update(evidence[-1][-2] for evidence in chosen)
     rng.shuffle(chosen)
     for evidence in chosen:
         ends = [describe(_name(walk[0], graph, rng), walk[1:-2:2], rng) for walk in evidence]
