@@ -203,8 +203,9 @@ def test_no_made_up_world_has_a_name_of_an_evaluation() -> None:
     assert single.isdisjoint(nodes_of(again))
 
     demo = sorted(load_entities())
-    natural = islice(make_examples(5, forbidden=load_entities(), natural=[*demo, "Zorro"]), 200)
+    natural = islice(make_examples(5, forbidden=load_entities(), natural=[*demo[:9], "Zorro"]), 200)
     seen = nodes_of(natural)
+    # Nine of ten given names are forbidden; what is left of them is this one.
     assert "Zorro" in seen and seen.isdisjoint(demo)
 
 

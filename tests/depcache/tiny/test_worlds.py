@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import random
+import re
+from collections import Counter
 from itertools import islice, pairwise
+from statistics import median
 
 import pytest
 
@@ -122,6 +125,34 @@ def test_a_question_is_made_from_the_inside_out():
     assert answer_of(("X", "born in", "Y")) == "X -> born in -> Y\nAnswer: Y"
     both = answer_of(("X", "born in", "Z"), ("Y", "born in", "Z"))
     assert both == "X -> born in -> Z\nY -> born in -> Z\nAnswer: Z"
+
+
+def test_a_clause_stands_before_or_behind_the_verb():
+    rng = random.Random(0)
+    asked = {ask("X", ["housed in", "located in"], rng) for _ in range(400)}
+    assert "In which city is the museum that houses X located?" in asked
+    assert "In which city is the museum located that houses X?" in asked
+    # What has no clause, or no verb behind it, stays as it is.
+    assert {ask("X", ["born in"], rng) for _ in range(400)} == {
+        template.replace("{x}", "X") for template in load_relations()["born in"].object
+    }
+    long = {ask("X", ["student of", "studied at", "located in"], rng) for _ in range(800)}
+    assert "In which city is the university located at which the teacher of X studied?" in long
+
+
+def test_rare_relations_are_asked_for_too():
+    ends = Counter(
+        evidence_of(example)[0][-1][-2]
+        for example in islice(make_examples(8, num_questions=16), 3000)
+        if example.answer != UNKNOWN
+    )
+    assert len(ends) > 55 and max(ends.values()) < 12 * median(ends.values())
+
+
+def test_initials_may_come_twice():
+    names = Names(random.Random(1))
+    people = [names.draw("person") for _ in range(500)]
+    assert any(re.match(r"\w\. (\w)\. \1\. ", name) for name in people)
 
 
 def test_given_names_are_used_for_any_kind_and_forbidden_ones_never():
