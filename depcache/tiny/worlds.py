@@ -39,6 +39,9 @@ _SEVERAL_SHARE = 0.2  # of what can be asked where several paths would be right;
 _KEPT_SHARE = 0.5  # of what can be asked for, where no relation is asked for more than others
 _PLACE, _PLACE_WEIGHT = "located in", 8  # the end of many a long question, and of few walks
 _NOUN_SHARE = 0.15
+_WITH_ARTICLE, _ARTICLE_SHARE = ("river", "sea"), 0.7
+_PLURALS = {"was": "were", "is": "are", "does": "do"}
+_BOTH_BEHIND_SHARE = 0.5
 _ASIDE_SHARE = 0.2
 _YEAR_SHARE = 0.15
 
@@ -176,15 +179,29 @@ def _draw_questions(
     for evidence in chosen:
         ends = [describe(_name(walk[0], graph, rng), walk[1:-2:2], rng) for walk in evidence]
         known = f"both {ends[0]} and {ends[1]}" if len(ends) == 2 else ends[0]
-        question = ask(known, evidence[-1][-2:-1], rng)
+        question = _agree(ask(known, evidence[-1][-2:-1], rng), rng)
         others = [topic for topic in walks if all(topic not in walk for walk in evidence)]
         yield _decorate(question, others, rng), *evidence
 
 
 def _name(topic: str, graph: nx.MultiDiGraph, rng: random.Random) -> str:
     """The topic, now and then with what it is: `the film X`."""
-    nouns = NOUNS.get(graph.nodes[topic]["kind"])
-    return f"the {rng.choice(nouns)} {topic}" if nouns and rng.random() < _NOUN_SHARE else topic
+    kind = graph.nodes[topic]["kind"]
+    if kind in NOUNS and rng.random() < _NOUN_SHARE:
+        return f"the {rng.choice(NOUNS[kind])} {topic}"
+    return f"the {topic}" if kind in _WITH_ARTICLE and rng.random() < _ARTICLE_SHARE else topic
+
+
+def _agree(question: str, rng: random.Random) -> str:
+    """Verbs of two things, or of founders, in the plural: `In which state lie both X and Y?`"""
+
+    def plural(match: re.Match[str]) -> str:
+        return f"{_PLURALS[match[1]]} {match[2]}"
+
+    question = re.sub(r"\b(was|is|does) (both|the founders)\b", plural, question)
+    if rng.random() < _BOTH_BEHIND_SHARE:
+        question = re.sub(r"\bdo (both .+) lie\?$", r"lie \1?", question)
+    return question
 
 
 def _decorate(question: str, others: Sequence[str], rng: random.Random) -> str:

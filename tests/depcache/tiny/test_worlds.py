@@ -149,6 +149,14 @@ def test_rare_relations_are_asked_for_too():
     assert len(ends) > 55 and max(ends.values()) < 12 * median(ends.values())
 
 
+def test_two_things_have_a_verb_in_the_plural():
+    asked = {example.question for example in islice(make_examples(9, num_questions=16), 6000)}
+    assert not any(re.search(r"\b(was|is|does) (both|the founders)\b", text) for text in asked)
+    assert any(text.startswith("In which state lie both ") for text in asked)
+    assert any("were the founders of " in text for text in asked)
+    assert any(re.search(r"\bthe [A-ZÄÖÜ]\w+ flow into\?$", text) for text in asked)
+
+
 def test_initials_may_come_twice():
     names = Names(random.Random(1))
     people = [names.draw("person") for _ in range(500)]
