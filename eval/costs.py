@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import platform
 import statistics
 import time
 import tracemalloc
@@ -35,7 +34,7 @@ from depcache.cache.policies import make_policy
 from depcache.plan import SCHEDULERS, Lookahead, SegmentTable, make_scheduler
 from depcache.plan.schedule import FCFS
 from eval.micro.match_plan import SYSTEM_LEN, fill, make_paths, make_prompt, measure
-from eval.output import write_report
+from eval.output import about, write_report
 
 NAMESPACE = "benchmark"
 NUM_NODES = 100_000
@@ -57,8 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print and write; the exit code."""
+    started = time.perf_counter()
     figures = measure_costs(args.nodes, args.queue, args.repeats, args.policy)
-    write_report(figures, args.json or Path("-"))
+    report = figures | about(args, time.perf_counter() - started)
+    write_report(report, args.json or Path("-"))
     if args.json is not None:
         err = Console(stderr=True, highlight=False)
         for name, value in figures.items():
@@ -125,7 +126,6 @@ def measure_costs(num_nodes: int, queue_len: int, repeats: int, policy: str) -> 
         "nodes": num_nodes,
         "queue": queue_len,
         "policy": policy,
-        "python": platform.python_version(),
     }
 
 

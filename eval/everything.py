@@ -35,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
     for part, code in zip(PARTS, codes, strict=True):
         if code:
             print(f"eval: {part} ended with code {code}", file=sys.stderr)
-    return max(codes)
+    # A process that a signal ended has a negative code.
+    return max(map(abs, codes))
 
 
 def make_command(part: str, args: argparse.Namespace) -> list[str]:

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import shlex
+import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -35,9 +36,10 @@ def require(*modules: str) -> None:
 
 
 def about(args: Namespace, seconds: float) -> dict[str, Any]:
-    """What every report says of itself: date, command, seconds it took, versions, machine."""
+    """What a report says of itself: date, commit, command, seconds, versions, machine."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
+        **_commit(),
         "command": args.command,
         "seconds": round(seconds, 1),
         "versions": _versions() | {"python": platform.python_version()},
@@ -58,13 +60,26 @@ def command_line(arguments: Sequence[str]) -> str:
 
 def write_report(report: dict[str, Any], to: Path | None) -> None:
     """Write a report as JSON to a file, to stdout for `-`, or nowhere for None."""
-    text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
     if to is None:
         return
+    text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
     if str(to) == "-":
         sys.stdout.write(text)
     else:
         to.write_text(text, encoding="utf-8")
+
+
+def _commit() -> dict[str, Any]:
+    """The commit of the code, and whether it has changes; {} outside a repository."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
+        return {}
 
 
 def _versions() -> dict[str, str]:

@@ -15,13 +15,13 @@ import yaml
 
 from depcache.prompt.paths import INVERSE_RELATION
 
-FACT_SHARE = 0.6
-"""Of what a thing may be the subject of, so much is stated."""
+_FACT_SHARE = 0.6
 
 _CLAUSE = re.compile(
     r"(?P<thing>the [a-z ]+?) (?P<rest>(that|who|whose|where|(in|at|on|into|through) which) .+)"
 )
 _ENDS_IN_VERB = re.compile(r"\{x\} [a-z]+\?$")
+_PLURALS = {"was": "were", "is": "are", "does": "do"}
 _BEHIND_SHARE = 0.5
 """Of the questions that can: `In which city is the museum located that houses X?`"""
 
@@ -37,6 +37,7 @@ class Relation:
     joins: tuple[tuple[str, str], ...]
     most: int
     share: float
+    weight: float
     object: tuple[str, ...]
     subject: tuple[str, ...]
     of_object: tuple[str, ...]
@@ -58,7 +59,8 @@ def _read(name: str, data: dict[str, Any]) -> Relation:
         name=name,
         joins=tuple(zip(subjects, objects, strict=True)),
         most=data.get("most", 1),
-        share=data.get("share", FACT_SHARE),
+        share=data.get("share", _FACT_SHARE),
+        weight=data.get("weight", 1.0),
         **{key: tuple(data[key]) for key in ("object", "subject", "of_object", "of_subject")},
     )
 
@@ -76,7 +78,7 @@ def ask(topic: str, relations: Sequence[str], rng: random.Random) -> str:
     if clause and _ENDS_IN_VERB.search(template) and rng.random() < _BEHIND_SHARE:
         template = f"{template[:-1]} {clause['rest']}?"
         known = clause["thing"]
-    text = template.replace("{x}", known)
+    text = _agree(template.replace("{x}", known), rng)
     return text[0].upper() + text[1:]
 
 
@@ -88,6 +90,24 @@ def describe(topic: str, relations: Sequence[str], rng: random.Random) -> str:
         templates = relation.of_subject if is_inverse else relation.of_object
         known = rng.choice(templates).replace("{x}", known)
     return known
+
+
+def weight_of(name: str) -> float:
+    """How much rather than others a relation of a path is asked for."""
+    relation, is_inverse = _find(name)
+    return 1.0 if is_inverse else relation.weight
+
+
+def _agree(question: str, rng: random.Random) -> str:
+    """Verbs of two things, or of founders, in the plural: `In which state lie both X and Y?`"""
+
+    def plural(match: re.Match[str]) -> str:
+        return f"{_PLURALS[match[1]]} {match[2]}"
+
+    question = re.sub(r"\b(was|is|does) (both|the founders)\b", plural, question)
+    if rng.random() < _BEHIND_SHARE:
+        question = re.sub(r"\bdo (both .+) lie\?$", r"lie \1?", question)
+    return question
 
 
 def _find(name: str) -> tuple[Relation, bool]:

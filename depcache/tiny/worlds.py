@@ -18,7 +18,7 @@ import networkx as nx
 from depcache.graph.retrieval import Retriever
 from depcache.prompt.paths import Path
 from depcache.tiny.names import NOUNS, Names
-from depcache.tiny.relations import ask, describe, load_relations
+from depcache.tiny.relations import ask, describe, load_relations, weight_of
 from depcache.training.examples import Example
 
 _SIZES = {
@@ -37,11 +37,8 @@ _UNKNOWN_SHARE = 0.05  # of the groups of questions
 _BOTH_SHARE = 0.25  # of the questions where two topics lead to the same thing
 _SEVERAL_SHARE = 0.2  # of what can be asked where several paths would be right; only one is
 _KEPT_SHARE = 0.5  # of what can be asked for, where no relation is asked for more than others
-_PLACE, _PLACE_WEIGHT = "located in", 8  # the end of many a long question, and of few walks
 _NOUN_SHARE = 0.15
 _WITH_ARTICLE, _ARTICLE_SHARE = ("river", "sea"), 0.7
-_PLURALS = {"was": "were", "is": "are", "does": "do"}
-_BOTH_BEHIND_SHARE = 0.5
 _ASIDE_SHARE = 0.2
 _YEAR_SHARE = 0.15
 
@@ -171,7 +168,7 @@ def _draw_questions(
     rare = [
         (walk,)
         for (walk,) in singles
-        if rng.random() * (1 + asked[walk[-2]]) < most * (_PLACE_WEIGHT ** (walk[-2] == _PLACE))
+        if rng.random() * (1 + asked[walk[-2]]) < most * weight_of(walk[-2])
     ]
     chosen += rng.sample(rare, min(len(rare), number - num_pairs))
     asked.update(evidence[-1][-2] for evidence in chosen)
@@ -179,7 +176,7 @@ def _draw_questions(
     for evidence in chosen:
         ends = [describe(_name(walk[0], graph, rng), walk[1:-2:2], rng) for walk in evidence]
         known = f"both {ends[0]} and {ends[1]}" if len(ends) == 2 else ends[0]
-        question = _agree(ask(known, evidence[-1][-2:-1], rng), rng)
+        question = ask(known, evidence[-1][-2:-1], rng)
         others = [topic for topic in walks if all(topic not in walk for walk in evidence)]
         yield _decorate(question, others, rng), *evidence
 
@@ -190,18 +187,6 @@ def _name(topic: str, graph: nx.MultiDiGraph, rng: random.Random) -> str:
     if kind in NOUNS and rng.random() < _NOUN_SHARE:
         return f"the {rng.choice(NOUNS[kind])} {topic}"
     return f"the {topic}" if kind in _WITH_ARTICLE and rng.random() < _ARTICLE_SHARE else topic
-
-
-def _agree(question: str, rng: random.Random) -> str:
-    """Verbs of two things, or of founders, in the plural: `In which state lie both X and Y?`"""
-
-    def plural(match: re.Match[str]) -> str:
-        return f"{_PLURALS[match[1]]} {match[2]}"
-
-    question = re.sub(r"\b(was|is|does) (both|the founders)\b", plural, question)
-    if rng.random() < _BOTH_BEHIND_SHARE:
-        question = re.sub(r"\bdo (both .+) lie\?$", r"lie \1?", question)
-    return question
 
 
 def _decorate(question: str, others: Sequence[str], rng: random.Random) -> str:

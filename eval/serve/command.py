@@ -37,7 +37,7 @@ from eval.serve.export import export
 from eval.serve.figures import make_gain, make_ratios, make_rows, over_time
 from eval.serve.measure import LOAD, STREAM, WARM, Options, Run, measure, num_steps
 from eval.serve.plots import plot_run
-from eval.serve.report import commit_of, to_markdown, write_files
+from eval.serve.report import to_markdown, write_files
 from eval.serve.systems import Writer, get_system
 from eval.serve.workloads import Spec
 
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         for workload in made:
             for name in ("depcache", "sglang"):
                 file = args.export / f"{workload.spec.name.replace(':', '_')}.{name}.jsonl"
-                max_tokens = args.max_tokens or MAX_TOKENS
+                max_tokens = _max_tokens(args, workload)
                 export(workload.requests, get_system(name), writer, max_tokens, file)
         return 0
     report, runs = make_report(args, model, made, writer, err)
@@ -183,23 +183,30 @@ def _options(
     args: argparse.Namespace, workload: workloads.Workload, model: str, logs: Path
 ) -> Options:
     counts = _counts(args)
-    # Where it is known what is right, answers are given to their end, to be judged.
-    has_answers = workload.spec.pattern == workloads.QUESTIONS
     return Options(
         model=model,
         template=args.template,
         pool_tokens=args.pool_tokens or (POOL_TOKENS_SUSTAINED if args.sustained else POOL_TOKENS),
         counts=counts,
         rounds=args.rounds or (1 if args.quick else ROUNDS),
-        max_tokens=args.max_tokens or (MAX_ANSWER_TOKENS if has_answers else MAX_TOKENS),
+        max_tokens=_max_tokens(args, workload),
         load_tokens=args.load_tokens,
         concurrency=args.concurrency,
         arrivals=_arrivals(args, counts[LOAD]),
         ttft_limit_s=args.ttft_limit_ms / 1e3,
-        stops_early=has_answers,
+        stops_early=_has_answers(workload),
         vllm_python=args.vllm,
         log_folder=logs,
     )
+
+
+def _has_answers(workload: workloads.Workload) -> bool:
+    """Where it is known what is right, answers are given to their end, to be judged."""
+    return workload.spec.pattern == workloads.QUESTIONS
+
+
+def _max_tokens(args: argparse.Namespace, workload: workloads.Workload) -> int:
+    return args.max_tokens or (MAX_ANSWER_TOKENS if _has_answers(workload) else MAX_TOKENS)
 
 
 def _counts(args: argparse.Namespace) -> dict[str, int]:
@@ -210,6 +217,8 @@ def _counts(args: argparse.Namespace) -> dict[str, int]:
 
 
 def _arrivals(args: argparse.Namespace, number: int) -> tuple[float, ...] | None:
+    if args.rate is not None and not args.rate > 0:
+        raise ConfigError(f"--rate is {args.rate:g}: choose more than 0 requests a second")
     if args.trace is not None:
         return tuple(read_trace(args.trace, number, args.rate))
     return None if args.rate is None else tuple(poisson(args.rate, number, args.seed))
@@ -227,7 +236,6 @@ def _manifest(
     said = about(args, seconds)
     said["machine"]["load_average"] = [round(load, 2) for each in runs for load in each.loads]
     return said | {
-        **commit_of(Path(__file__).parent),
         "model": {
             "name": args.model if args.model and "/" not in args.model else folder.name,
             "trained": is_trained(model),

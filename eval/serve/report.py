@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 import html
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -93,21 +92,6 @@ def to_html(report: Mapping[str, Any], plots: Sequence[Path] = ()) -> str:
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>DepCache against others'
         f"</title><style>{style}</style><h1>DepCache against others</h1>{''.join(parts)}</html>\n"
     )
-
-
-def commit_of(folder: Path) -> dict[str, Any]:
-    """The commit of the code, and whether it has changes; {} outside a repository."""
-
-    def git(*words: str) -> str:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
-
-    try:
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
-    except (OSError, subprocess.CalledProcessError):
-        return {}
 
 
 def _table(rows: Sequence[Mapping[str, Any]], style: str) -> str:

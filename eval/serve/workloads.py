@@ -39,7 +39,7 @@ class Spec:
     """One workload; equal specs over equal data are equal workloads.
 
     name          `pattern:graph[:tokens]`; the pattern is uniform, zipfian, temporal or questions
-    num_entities  of a request, unless the name says tokens
+    num_entities  of a request; `fit` finds it where the name says tokens
     num_paths     of an entity, at most
     num_hops      of a path, at most
     pool          entities that are asked about; at most those that the graph has

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from eval.__main__ import main
+from eval.serve.command import MAX_ANSWER_TOKENS, MAX_TOKENS
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 
@@ -72,6 +73,13 @@ def test_requests_can_be_exported(model_path: Callable[[str], Path], tmp_path: P
     assert main(arguments) == 0
     files = sorted(file.name for file in (tmp_path / "out").iterdir())
     assert files == ["uniform_demo.depcache.jsonl", "uniform_demo.sglang.jsonl"]
+    line = (tmp_path / "out" / files[0]).read_text().partition("\n")[0]
+    assert json.loads(line)["max_tokens"] == MAX_TOKENS
+
+    arguments[2] = "questions:demo"
+    assert main(arguments) == 0
+    line = (tmp_path / "out" / "questions_demo.sglang.jsonl").read_text().partition("\n")[0]
+    assert json.loads(line)["max_tokens"] == MAX_ANSWER_TOKENS
 
 
 @pytest.mark.parametrize(
@@ -81,6 +89,8 @@ def test_requests_can_be_exported(model_path: Callable[[str], Path], tmp_path: P
         (["--systems", "vllm"], "name its python with --vllm"),
         (["--workloads", "zipfian:metaqa"], "there is no graph 'metaqa'"),
         (["--model", "nowhere"], "is no folder of a model"),
+        (["--rate", "0"], "--rate is 0: choose more than 0"),
+        (["--rate", "-1", "--trace", "trace.jsonl"], "--rate is -1: choose more than 0"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_starts(
