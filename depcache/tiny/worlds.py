@@ -29,13 +29,20 @@ _SIZES = {
     "building": (1, 3),
 }
 _OTHERS = (0, 3)
+_THINNEST = 3.0
+"""Every world has its own density of facts: shares of relations to the power of 1 to this."""
+
 UNKNOWN = "The facts do not say."
 """What is to be said when they do not."""
 
 _NUM_TOPICS = (1, 1, 1, 2, 2, 3)
+_NUM_HOPS = (2, 3, 3, 3)
+"""Of the longest path, more often than of what is asked: where to stop is to be learned too."""
+
 _UNKNOWN_SHARE = 0.05  # of the groups of questions
 _BOTH_SHARE = 0.25  # of the questions where two topics lead to the same thing
 _SEVERAL_SHARE = 0.2  # of what can be asked where several paths would be right; only one is
+_LOOK_AHEAD_SHARE = 0.3  # of what can be asked where only a later step tells which branch to take
 _KEPT_SHARE = 0.5  # of what can be asked for, where no relation is asked for more than others
 _NOUN_SHARE = 0.15
 _WITH_ARTICLE, _ARTICLE_SHARE = ("river", "sea"), 0.7
@@ -52,10 +59,11 @@ def make_world(rng: random.Random, names: Names) -> nx.MultiDiGraph:
     graph = nx.MultiDiGraph()
     for kind, members in things.items():
         graph.add_nodes_from(members, kind=kind)
+    thinness = rng.uniform(1.0, _THINNEST)
     for relation in load_relations().values():
         for subjects, objects in relation.joins:
             for subject in things[subjects]:
-                if rng.random() > relation.share:
+                if rng.random() > relation.share**thinness:
                     continue
                 choices = [each for each in things[objects] if each != subject]
                 for obj in rng.sample(choices, min(len(choices), rng.randint(1, relation.most))):
@@ -76,17 +84,21 @@ def answer_of(*paths: Path, answer: str | None = None) -> str:
 def walks_of(paths: Iterable[Path]) -> list[Path]:
     """What can be asked for: the beginnings of the paths, the first of each kind of walk."""
     first: dict[tuple[str, ...], Path] = {}
-    for path in paths:
-        for stop in range(3, len(path) + 1, 2):
-            first.setdefault(path[1:stop:2], path[:stop])
+    for start in _beginnings_of(paths):
+        first.setdefault(start[1::2], start)
     return list(first.values())
+
+
+def _beginnings_of(paths: Iterable[Path]) -> list[Path]:
+    """Of one edge, of two, ... up to the paths themselves, each once."""
+    starts = (path[:stop] for path in paths for stop in range(3, len(path) + 1, 2))
+    return list(dict.fromkeys(starts))
 
 
 def make_examples(
     seed: int,
     *,
     num_questions: int = 6,
-    num_hops: int = 3,
     max_paths: int = 30,
     forbidden: frozenset[str] = frozenset(),
     natural: Sequence[str] = (),
@@ -106,18 +118,19 @@ def make_examples(
             continue
         topics = _draw_topics(graph, topics, rng.choice(_NUM_TOPICS), rng)
         most = rng.randint(min(4, max_paths), max_paths)
-        retriever = Retriever(graph, pruner="none", max_hops=rng.randint(2, num_hops))
+        retriever = Retriever(graph, pruner="none", max_hops=rng.choice(_NUM_HOPS))
         found = retriever.retrieve("", entities=topics, num_paths=max(2, most // len(topics))).paths
-        walks = {
-            topic: _draw_walks([path for path in found if path[0] == topic], rng)
-            for topic in topics
+        starts = {
+            topic: _beginnings_of(path for path in found if path[0] == topic) for topic in topics
         }
+        walks = {topic: _draw_walks(group, rng) for topic, group in starts.items()}
+        pairs = _draw_pairs(starts, rng)
         is_known = rng.random() >= _UNKNOWN_SHARE
         if not is_known:
             gone = rng.choice(topics)
             found = tuple(path for path in found if path[0] != gone)
-            walks = {gone: walks[gone]}
-        for question, *evidence in _draw_questions(walks, graph, num_questions, asked, rng):
+            walks, pairs = {gone: walks[gone]}, []
+        for question, *evidence in _draw_questions(walks, pairs, graph, num_questions, asked, rng):
             yield Example(question, found, answer_of(*evidence) if is_known else UNKNOWN)
 
 
@@ -132,17 +145,51 @@ def _draw_topics(
     return sorted(nodes, key=keys.__getitem__)[:number]
 
 
-def _draw_walks(paths: Sequence[Path], rng: random.Random) -> list[Path]:
+def _draw_walks(starts: Sequence[Path], rng: random.Random) -> list[Path]:
     """What is to be asked for: seldom what has several answers, as no reader knows the one."""
-    starts = {path[:stop] for path in paths for stop in range(3, len(path) + 1, 2)}
     ways = Counter(start[1::2] for start in starts)
     return [
-        walk for walk in walks_of(paths) if ways[walk[1::2]] == 1 or rng.random() < _SEVERAL_SHARE
+        walk
+        for walk in walks_of(starts)
+        if rng.random() < (_branch_share(walk, ways) if ways[walk[1::2]] == 1 else _SEVERAL_SHARE)
     ]
+
+
+def _draw_pairs(starts: dict[str, list[Path]], rng: random.Random) -> list[tuple[Path, Path]]:
+    """What two topics have in common, each with any number of others: "Where did both study?"."""
+    ways = {topic: Counter(start[1::2] for start in group) for topic, group in starts.items()}
+    pairs: list[tuple[Path, Path]] = []
+    for (topic, mine), (rival, theirs) in combinations(starts.items(), 2):
+        found = [
+            (one, other)
+            for one in mine
+            for other in theirs
+            if one[-2:] == other[-2:] and rival not in one and topic not in other
+        ]
+        common = Counter((one[1::2], other[1::2]) for one, other in found)
+        pairs += [
+            (one, other)
+            for one, other in found
+            if common[one[1::2], other[1::2]] == 1
+            and rng.random() < _branch_share(one, ways[topic]) * _branch_share(other, ways[rival])
+        ]
+    return pairs
+
+
+def _branch_share(walk: Path, ways: Counter[tuple[str, ...]]) -> float:
+    """How much of what several branches begin alike: "the film of a winner", one of whom made one.
+
+    A small model spends itself on finding that one.
+
+    ways  number of ends by relations
+    """
+    is_branched = any(ways[walk[1:stop:2]] > 1 for stop in range(3, len(walk), 2))
+    return _LOOK_AHEAD_SHARE if is_branched else 1.0
 
 
 def _draw_questions(
     walks: dict[str, list[Path]],
+    pairs: Sequence[tuple[Path, Path]],
     graph: nx.MultiDiGraph,
     number: int,
     asked: Counter[str],
@@ -154,15 +201,8 @@ def _draw_questions(
            than others is left out now and then
     """
     singles = [(walk,) for group in walks.values() for walk in group]
-    pairs = [
-        (one, other)
-        for (topic, group), (rival, others) in combinations(walks.items(), 2)
-        for one in group
-        for other in others
-        if one[-1] == other[-1] and one[-2] == other[-2] and rival not in one and topic not in other
-    ]
     num_pairs = min(len(pairs), round(number * _BOTH_SHARE))
-    chosen = rng.sample(pairs, num_pairs)
+    chosen: list[tuple[Path, ...]] = [*rng.sample(pairs, num_pairs)]
     mean = asked.total() / max(1, len(asked))
     most = _KEPT_SHARE * (1 + mean)
     rare = [
@@ -192,7 +232,9 @@ def _name(topic: str, graph: nx.MultiDiGraph, rng: random.Random) -> str:
 def _decorate(question: str, others: Sequence[str], rng: random.Random) -> str:
     """Now and then a year, or a mention of another thing, that a reader can pass over."""
     if rng.random() < _YEAR_SHARE:
-        question = re.sub(r"\bthe film\b", f"the {rng.randint(1900, 2025)} film", question, count=1)
+        year = rng.randint(1900, 2025)
+        question = re.sub(r"\bthe film\b", f"the {year} film", question, count=1)
+        question = re.sub(r"\bfounded\?", f"founded in {year}?", question, count=1)
     if others and rng.random() < _ASIDE_SHARE:
         aside = rng.choice((f" on {others[0]}", f" near {others[0]}"))
         question = re.sub(r"\b[Ii]n which (city|town)\b", rf"\g<0>{aside}", question, count=1)
