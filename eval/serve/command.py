@@ -27,9 +27,8 @@ from rich.console import Console
 
 from depcache.cli.launch import require_sglang
 from depcache.cli.output import make_progress
-from depcache.demo.model import SIZES, ensure_model, is_trained
+from depcache.demo.model import find_model, is_trained
 from depcache.errors import ConfigError
-from depcache.tiny.models import resolve_model
 from eval.output import about, add_output, require, write_report
 from eval.serve import workloads
 from eval.serve.arrivals import poisson, read_trace
@@ -104,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
         args.out.mkdir(parents=True, exist_ok=True)
         plots = [file for each in runs for file in plot_run(each, args.out)]
         write_files(args.out, report, runs, plots)
-    err.print(to_markdown(report), markup=False)
+    err.print(to_markdown(report), markup=False, soft_wrap=True)
     write_report(report, args.json)
     return 0
 
@@ -115,8 +114,7 @@ def _prepare(args: argparse.Namespace) -> tuple[str, list[workloads.Workload], W
 
     require_sglang()
     require("matplotlib", "psutil", "tabulate")
-    model = args.model or "30m"
-    model = str(ensure_model(size=model)) if model in SIZES else resolve_model(model)
+    model = find_model(args.model or "30m")
     if not (Path(model) / "config.json").is_file():
         raise ConfigError(f"{model!r} is no folder of a model: give one with --model")
     graphs = workloads.Graphs(args.data)
