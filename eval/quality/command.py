@@ -4,12 +4,14 @@
 Asks real servers the demo's questions and, with --data, those of public sets: without facts,
 with ordinary attention over flat and over deduplicated text, with dependency attention before
 and after fine-tuning, in every layout, from a cold and from a warm cache. Every answer is scored
-against the best gold one: exact match, F1, ROUGE-L; intervals are of a bootstrap.
+against the best gold one: exact match, F1, ROUGE-L; intervals are of a bootstrap, those of
+differences over the same questions.
 
     --quick   25 questions of each set, all of the demo
 
 The models are those that ship with DepCache, unless --models names a folder that
-`python -m depcache.tiny.train --control` made. Needs the extras `server` and `bench`.
+`python -m depcache.tiny.train --control` made; without a `control` its rows are left out. Needs
+the extras `server` and `bench`.
 """
 
 from __future__ import annotations
@@ -18,23 +20,32 @@ import argparse
 import tempfile
 import time
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from depcache.cli.launch import require_sglang
 from depcache.cli.output import make_progress
 from depcache.errors import ConfigError
+from depcache.prompt.layout import LAYOUTS
 from depcache.tiny.models import SELF_ATTENTION, TINY, model_folder
 from eval.output import about, add_output, require, write_report
 from eval.quality.plot import plot
 from eval.quality.prompts import SETS, Asked, make_sets
-from eval.quality.scores import interval, score
+from eval.quality.scores import Score, interval, score
 from eval.quality.split import NUM_ASKED
-from eval.quality.systems import System, make_systems, open_server
+from eval.quality.systems import (
+    FINE_TUNED,
+    SAME_WEIGHTS,
+    SELF_FLAT,
+    System,
+    make_systems,
+    open_server,
+)
 
 NUM_QUICK = 25
 NUM_DEMO = 40
@@ -63,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def make_report(args: argparse.Namespace) -> dict[str, Any]:
-    """The report: rows, whether a warm cache answers as a cold one, settings, machine."""
+    """The report: rows, differences, whether warm is as cold, settings, machine."""
     require_sglang()
     require("rouge_score", "scipy")
     err = Console(stderr=True, highlight=False)
@@ -75,13 +86,21 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
     with err.status("looking for paths"):
         sets = make_sets(args.data, numbers, pruner=args.pruner, max_paths=args.paths)
     answers = _ask_everything(args, sets, err)
-    rows = [_make_row(name, system, sets[name], texts) for (name, system), texts in answers.items()]
+    scores = {
+        (name, system): [
+            score(text, asked.answers) for text, asked in zip(texts, sets[name], strict=True)
+        ]
+        for (name, system), texts in answers.items()
+    }
+    rows = [_make_row(name, system, each) for (name, system), each in scores.items()]
+    differences = compare(scores)
     for name in sets:
         err.print(_make_table(name, rows))
+    err.print(_make_difference_table(differences))
     tree = {
         (name, system.is_warm): texts
         for (name, system), texts in answers.items()
-        if system.name in ("DepAttn", "DepAttn, warm") and system.layout == "tree"
+        if system.name in (FINE_TUNED, f"{FINE_TUNED}, warm") and system.layout == "tree"
     }
     different = {
         name: sum(a != b for a, b in zip(tree[name, False], tree[name, True], strict=True))
@@ -89,6 +108,7 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
     }
     return {
         "rows": rows,
+        "differences": differences,
         "warm_equals_cold": not any(different.values()),
         "answers_that_differ_when_warm": different,
         "reachable": {
@@ -104,8 +124,14 @@ def _ask_everything(
     args: argparse.Namespace, sets: dict[str, list[Asked]], err: Console
 ) -> dict[tuple[str, System], list[str]]:
     answers: dict[tuple[str, System], list[str]] = {}
-    systems = make_systems()
     folders = {"self": _folder(args, SELF_ATTENTION), "dependency": _folder(args, TINY)}
+    if not _is_model(folders["dependency"]):
+        raise ConfigError(
+            f"{str(folders['dependency'])!r} is no model: make one with depcache.tiny.train"
+        )
+    systems = [system for system in make_systems() if _is_model(folders[system.reader])]
+    if not _is_model(folders["self"]):
+        err.print(f"There is no model {SELF_ATTENTION!r}: its rows are left out.", style="yellow")
     with (
         tempfile.TemporaryDirectory(prefix="depcache-eval-") as temporary,
         make_progress(err) as progress,
@@ -126,16 +152,45 @@ def _ask_everything(
     return answers
 
 
-def _make_row(
-    name: str, system: System, questions: Sequence[Asked], texts: Sequence[str]
-) -> dict[str, Any]:
-    scores = [score(text, asked.answers) for text, asked in zip(texts, questions, strict=True)]
+def _make_row(name: str, system: System, scores: Sequence[Score]) -> dict[str, Any]:
     row: dict[str, Any] = {"set": name, "system": system.name, "layout": system.layout}
     for measure in ("em", "f1", "rouge_l"):
         values = [getattr(each, measure) for each in scores]
         row[measure] = round(sum(values) / len(values), 4)
         row[f"{measure}_95"] = [round(end, 4) for end in interval(values)]
     return row | {"n": len(scores)}
+
+
+def compare(scores: dict[tuple[str, System], list[Score]]) -> list[dict[str, Any]]:
+    """Exact match of dependency attention less that of ordinary, question by question."""
+    exact = {
+        (name, system.name, system.layout): np.array([each.em for each in found])
+        for (name, system), found in scores.items()
+    }
+    names = dict.fromkeys(name for name, _ in scores)
+    differences: list[dict[str, Any]] = []
+    for name, layout, other in product(names, LAYOUTS, (SELF_FLAT, SAME_WEIGHTS)):
+        if (name, other, "") not in exact:
+            continue
+        values = exact[name, FINE_TUNED, layout] - exact[name, other, ""]
+        row: dict[str, Any] = {"set": name, "layout": layout, "against": other}
+        row["em"] = round(values.mean().item(), 4)
+        row["em_95"] = [round(end, 4) for end in interval(values)]
+        differences.append(row)
+    return differences
+
+
+def _make_difference_table(differences: Sequence[dict[str, Any]]) -> Table:
+    table = Table(box=None, title=f"EM of {FINE_TUNED} less that of", title_justify="left")
+    for title in ("set", "layout", "against"):
+        table.add_column(title)
+    for title in ("points", "95 %"):
+        table.add_column(title, justify="right")
+    for row in differences:
+        low, high = row["em_95"]
+        figures = [f"{100 * row['em']:+.1f}", f"{100 * low:+.1f} to {100 * high:+.1f}"]
+        table.add_row(row["set"], row["layout"], row["against"], *figures)
+    return table
 
 
 def _make_table(name: str, rows: Sequence[dict[str, Any]]) -> Table:
@@ -154,10 +209,11 @@ def _make_table(name: str, rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def _folder(args: argparse.Namespace, name: str) -> Path:
-    folder = args.models / name if args.models else model_folder(name)
-    if not (folder / "config.json").is_file():
-        raise ConfigError(f"{str(folder)!r} is no model: make one with depcache.tiny.train")
-    return folder
+    return args.models / name if args.models else model_folder(name)
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
 
 
 def _models(args: argparse.Namespace) -> str:

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 NUM_RESAMPLES = 2000
 
@@ -37,7 +38,7 @@ def score(answer: str, golds: Sequence[str]) -> Score:
     )
 
 
-def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
+def interval(values: npt.ArrayLike, seed: int = 0) -> tuple[float, float]:
     """95 % of the mean, by bootstrap; the mean itself where all values are equal."""
     from scipy.stats import bootstrap
 

@@ -24,9 +24,15 @@ MAX_TOKENS = 96
 POOL_TOKENS = 400_000
 NUM_AT_ONCE = 16
 
+SELF_FLAT = "SelfAttn, flat"
+SAME_WEIGHTS = "SelfAttn, flat, weights of DepAttn"
+"""The fine-tuned model reads flat text too: one model in both ways, whatever each was trained."""
+
+FINE_TUNED = "DepAttn"
+
 Reader = Literal["self", "dependency"]
-"""Which model: trained with ordinary attention on flat text, or fine-tuned with dependency
-attention, for the same time."""
+"""Which model: `control`, trained with ordinary attention on flat text only, or the one that was
+fine-tuned with dependency attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +57,12 @@ def make_systems() -> list[System]:
     """All of them, those of one server behind each other."""
     systems = [
         System("no retrieval, SelfAttn", "self", "none"),
-        System("SelfAttn, flat", "self", "flat"),
+        System(SELF_FLAT, "self", "flat"),
         System("SelfAttn, deduplicated", "self", "deduplicated"),
         *(System("DepAttn, not fine-tuned", "self", "dependency", at) for at in LAYOUTS),
         System("no retrieval, DepAttn", "dependency", "none"),
-        *(System("DepAttn", "dependency", "dependency", at) for at in LAYOUTS),
+        System(SAME_WEIGHTS, "dependency", "flat"),
+        *(System(FINE_TUNED, "dependency", "dependency", at) for at in LAYOUTS),
         *(System("DepAttn, warm", "dependency", "dependency", at, True) for at in LAYOUTS),
     ]
     # In `tree` nothing is ever reused at another position, so there is nothing to leave out.

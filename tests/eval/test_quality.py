@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 
 from depcache.demo.sample import final_answer, load_entities
+from depcache.prompt.layout import LAYOUTS
 from depcache.tiny.worlds import UNKNOWN
 from depcache.training.examples import read_examples
 from eval.__main__ import main
+from eval.quality.command import compare
 from eval.quality.prompts import Asked, make_sets
-from eval.quality.scores import interval, score
+from eval.quality.scores import Score, interval, score
 from eval.quality.split import asked_of, taught_of, topics_of, without
-from eval.quality.systems import make_systems
+from eval.quality.systems import FINE_TUNED, SAME_WEIGHTS, make_systems
 from eval.quality.teach import phrases_of, relations_of, teach_2wiki, teach_metaqa
 from eval.sets import DataSet, Question, load_folder
 
@@ -167,6 +169,19 @@ def test_every_set_gets_paths_that_may_hold_the_answer(folder: Path) -> None:
     assert list(make_sets(None, numbers, pruner="words", max_paths=10)) == ["demo"]
 
 
+def test_without_the_twin_differences_are_to_the_same_weights_only() -> None:
+    right, wrong = Score(1.0, 1.0, 1.0), Score(0.0, 0.0, 0.0)
+    scores = {
+        ("demo", system): [right, right if system.name == FINE_TUNED else wrong]
+        for system in make_systems()
+        if system.reader == "dependency"
+    }
+    found = compare(scores)
+    assert [(row["layout"], row["against"], row["em"]) for row in found] == [
+        (layout, SAME_WEIGHTS, 0.5) for layout in LAYOUTS
+    ]
+
+
 def test_every_system_has_a_name_of_its_own() -> None:
     systems = make_systems()
     assert len({(system.name, system.layout) for system in systems}) == len(systems)
@@ -247,6 +262,12 @@ def test_the_whole_comparison_runs_on_real_servers(folder: Path, tmp_path: Path)
                 low, high = row[f"{measure}_95"]
                 assert 0 <= low <= row[measure] <= high <= 1
     assert len(report["rows"]) == 2 * len(systems)
+    em = {(row["set"], row["system"], row["layout"]): row["em"] for row in report["rows"]}
+    assert len(report["differences"]) == 2 * 3 * 2
+    for row in report["differences"]:
+        mine, other = em[row["set"], "DepAttn", row["layout"]], em[row["set"], row["against"], ""]
+        assert row["em"] == pytest.approx(mine - other, abs=2e-4)
+        assert row["em_95"][0] <= row["em"] <= row["em_95"][1]
     assert report["warm_equals_cold"] is True
     assert report["reachable"] == {"demo": 1.0, "metaqa_2hop": 1.0}
     assert picture.read_bytes().startswith(b"\x89PNG")
