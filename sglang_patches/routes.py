@@ -102,14 +102,19 @@ def add_routes(http_server: Any) -> None:
 
     @app.post("/depcache/flush", response_model=None)
     @auth_level(AuthLevel.ADMIN_OPTIONAL)
-    async def depcache_flush(keep_disk: bool = False) -> dict[str, Any] | JSONResponse:
+    async def depcache_flush(
+        keep_disk: bool = False,
+        timeout: float = fastapi.Query(1.0, ge=0.0),
+    ) -> dict[str, Any] | JSONResponse:
         """Forget everything in every tier, as SGLang's /flush_cache; not while requests run.
 
         keep_disk  what is on disk stays, and is found again as after a restart
+        timeout    seconds to wait for running requests; 0 is too short even for one whose answer
+                   has arrived: SGLang sends it before it counts the request as ended
         """
         if keep_disk:
             await _ask(http_server, {"ask": "keep_disk"})
-        result = await http_server._global_state.tokenizer_manager.flush_cache()
+        result = await http_server._global_state.tokenizer_manager.flush_cache(timeout_s=timeout)
         if not result.success:
             return _bad_request(result.message or "requests are running: flush when there are none")
         return {"success": True}

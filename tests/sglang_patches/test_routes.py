@@ -220,7 +220,7 @@ def test_explain_tells_the_plan_and_changes_nothing(served, form: str) -> None:
 ADMIN = {"Authorization": "Bearer the-admin-key"}
 
 
-@pytest.mark.parametrize("route", ["/flush_cache", "/depcache/flush"])
+@pytest.mark.parametrize("route", ["/flush_cache?timeout=10", "/depcache/flush"])
 def test_a_flush_empties_the_tree(served, route: str) -> None:
     body = chat(fresh_paths())
     served.post("/v1/chat/completions", body)
