@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """No server: an `sglang.Engine` in this process, and the KV of a prompt computed ahead.
 
-python 04_engine.py [MODEL]     without a model, the demo's own
+python 04_engine.py [MODEL]     without a model, depcache-tiny
 """
 
 import sys
@@ -11,14 +11,14 @@ from facts import PATHS
 from transformers import AutoTokenizer  # noqa: TID253
 
 from depcache.cli.launch import find_gpu
-from depcache.demo.model import ensure_model
 from depcache.prompt.nodes import DepPrompt
+from depcache.tiny.models import model_folder
 from sglang_patches.engine import compute_depkv, generate_with_depkv
 
 
 def main() -> None:
     """Compute the KV of a prompt, then generate from it."""
-    model = sys.argv[1] if len(sys.argv) > 1 else str(ensure_model())
+    model = sys.argv[1] if len(sys.argv) > 1 else str(model_folder())
     device = {} if find_gpu() else {"device": "cpu", "sampling_backend": "pytorch"}
     engine = sglang.Engine(
         model_path=model,
@@ -41,7 +41,7 @@ def main() -> None:
         print(prompt)
         kv = compute_depkv(engine, prompt)
         print("ahead:", kv.report)
-        result = generate_with_depkv(engine, kv, {"max_new_tokens": 16, "temperature": 0})
+        result = generate_with_depkv(engine, kv, {"max_new_tokens": 64, "temperature": 0})
         print("answer:", result["text"])
         print("then:", result["meta_info"]["depcache"])
     finally:

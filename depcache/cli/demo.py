@@ -18,13 +18,13 @@ from depcache.cli.launch import Launch, find_gpu, make_launch, require_sglang
 from depcache.cli.output import make_console, write_text
 from depcache.client.client import Client
 from depcache.demo.graph import open_sample_graph
-from depcache.demo.model import ensure_model, is_trained
+from depcache.demo.model import find_model, is_trained
 from depcache.demo.run import SGLANG, SYSTEMS, Answer, Asked, add_up, ask_all, make_passes
 from depcache.demo.sample import load_questions
 from depcache.demo.server import ServerProcess, find_free_port
 from depcache.demo.table import NOISE, TITLES, make_samples, make_table, make_verdict
 from depcache.graph.retrieval import Retriever
-from depcache.tiny.models import TINY_NAME, model_folder, resolve_model
+from depcache.tiny.models import TINY_NAME
 
 READY_S = 300.0
 # Enough for the whole sample in either cache: the demo compares reuse, not eviction.
@@ -52,9 +52,9 @@ def demo(
         SystemChoice.BOTH
     ),
     model: Annotated[
-        str | None,
-        typer.Option(help="The model to serve (default: depcache-tiny, else random weights)."),
-    ] = None,
+        str,
+        typer.Option(help="The model to serve; 30m and 125m are random weights, for times only."),
+    ] = TINY_NAME,
     hops: Annotated[int, typer.Option(min=1, max=3, help="Edges of the longest path.")] = 3,
     paths: Annotated[int, typer.Option(min=1, help="Paths kept for each entity.")] = 30,
     seed: Annotated[int, typer.Option(help="Of the order in the second pass.")] = 0,
@@ -67,12 +67,9 @@ def demo(
     # Where the figures go to stdout, the talk must not.
     console = make_console(stderr=json_file is not None and str(json_file) == "-")
     require_sglang()
-    if model is None and model_folder().is_dir():
-        model = TINY_NAME
-    elif model is None:  # a build without the weights
-        with console.status("making a model of random weights (once)"):
-            model = str(ensure_model())
-    trained = is_trained(resolve_model(model))
+    with console.status("looking for the model, or making it of random weights"):
+        found = find_model(model)
+    trained = is_trained(found)
     # All paths are found before a server starts: no time below holds any of it.
     with open_sample_graph(lambda note: console.print(note, style="yellow", markup=False)) as graph:
         retriever = Retriever(graph, pruner="words", max_hops=hops, max_paths=paths)
@@ -88,7 +85,7 @@ def demo(
     answers_of: dict[str, list[Answer]] = {}
     for name in systems:
         max_tokens = MAX_TOKENS_TRAINED if trained else MAX_TOKENS_RANDOM
-        answers_of[name] = _measure(console, name, model, passes, log_folder, max_tokens)
+        answers_of[name] = _measure(console, name, found, passes, log_folder, max_tokens)
 
     console.print(make_table(answers_of), soft_wrap=False)
     console.print()

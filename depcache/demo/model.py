@@ -27,6 +27,7 @@ from typing import Any
 from depcache.demo.sample import load_questions, load_triples
 from depcache.errors import ConfigError, shorten
 from depcache.prompt.render import DEFAULT_SYSTEM
+from depcache.tiny.models import resolve_model
 
 MARKER_FILE = "depcache_demo.json"
 """Beside a model that this script made; says that it is not trained."""
@@ -57,6 +58,14 @@ def default_folder(size: str = "30m") -> Path:
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     name = f"demo-model-{RECIPE}" + ("" if size == "30m" else f"-{size}")
     return Path(cache) / "depcache" / name
+
+
+def find_model(name: str) -> str:
+    """What to load for `depcache-tiny`, for a size (30m, 125m: random weights), or for any other.
+
+    Random weights are made if they are not there; others stay what they are.
+    """
+    return str(ensure_model(size=name)) if name in SIZES else resolve_model(name)
 
 
 def is_trained(folder: str | Path) -> bool:

@@ -15,7 +15,8 @@ TINY = "dependency"
 """depcache-tiny: fine-tuned with dependency attention in all layouts; it reads flat text too."""
 
 SELF_ATTENTION = "control"
-"""Its twin, trained as long with ordinary attention on flat text; what it is compared with."""
+"""Its twin, trained with ordinary attention on flat text; what it is compared with, where a run has
+it. It does not ship yet."""
 
 
 def model_folder(name: str = TINY) -> Path:

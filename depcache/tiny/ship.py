@@ -16,24 +16,26 @@ from depcache.tiny.models import SELF_ATTENTION, TINY, model_folder
 
 
 def ship(run: Path, folder: Path) -> None:
-    """Write the models of a run, made by `depcache.tiny.train --control`, to `folder`."""
+    """Write depcache-tiny, and its twin if the run has one (`--control`), to `folder`."""
     import torch
     from transformers import AutoTokenizer, LlamaForCausalLM
 
     lasts = {name: _last_cycle(run, name) for name in (TINY, SELF_ATTENTION)}
+    if lasts[TINY] is None:
+        raise ConfigError(f"{str(run)!r} has no model {TINY!r}: train one with depcache.tiny.train")
     for name, last in lasts.items():
+        if last is None:
+            continue
         model = LlamaForCausalLM.from_pretrained(last, dtype=torch.bfloat16)
         model.save_pretrained(folder / name)
         AutoTokenizer.from_pretrained(last).save_pretrained(folder / name)
     shutil.copyfile(run / "log.jsonl", folder / "log.jsonl")
 
 
-def _last_cycle(run: Path, name: str) -> Path:
+def _last_cycle(run: Path, name: str) -> Path | None:
     """`dependency-3` rather than `dependency-2`, and that rather than `dependency`."""
     found = [file for file in run.glob(f"{name}*") if file.is_dir()]
-    if not found:
-        raise ConfigError(f"{str(run)!r} has no model {name!r}: train with --control")
-    return max(found, key=lambda file: int(file.name.partition("-")[2] or 1))
+    return max(found, key=lambda file: int(file.name.partition("-")[2] or 1), default=None)
 
 
 def main() -> None:
