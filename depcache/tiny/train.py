@@ -7,9 +7,10 @@ A small Llama that reads a path out of the facts, says it, and names where it en
     base        questions over flat text with ordinary attention, as any model is trained
     dependency  from base: the same kind of questions over trees, every token seeing its
                 ancestors only, in all layouts; and some over flat text, so that it reads both
-    control     from base: flat text once more, for as long as the stage before
+    control     from dependency, after its last cycle: one cycle more, over flat text only, with
+                ordinary attention; so it has learned all that dependency has, and its own besides
 
-The last two are trained in `--cycles` of the learning rate, each from where the one before it
+`dependency` is trained in `--cycles` of the learning rate, each from where the one before it
 ended. `OUT/base`, `OUT/dependency`, `OUT/dependency-2`, ... are the models after the stages, and
 `OUT/log.jsonl` has the losses. A stage whose model is there already is not trained again.
 Questions are about made-up worlds (`depcache.tiny.worlds`), new ones all the time, and about
@@ -43,11 +44,11 @@ from depcache.training.samples import IGNORED, Attention, Encoder, Sample
 SEED = 20261121
 MAX_LEN = 8192
 COPY_LEN = 64  # two of them fill a row
-STAGE_SHARES = {"copy": 0.02, "base": 0.43, "dependency": 0.55, "control": 0.55}
-"""Of the time; the control comes on top."""
+STAGE_SHARES = {"copy": 0.02, "base": 0.43, "dependency": 0.55}
+"""Of the time."""
 
 CYCLE_SHARE = 0.3
-"""Of the time, for every cycle behind the first."""
+"""Of the time, for every cycle behind the first, and for the control; on top of the stages."""
 
 CYCLE_PEAK = 0.5
 """Of the learning rate, the highest in these cycles."""
@@ -186,11 +187,9 @@ def train(
         num_copies = max(1, shape.step_tokens // (4 * COPY_LEN))
         phases = [(1.0, num_copies, copies)]
         trainer.run("copy", phases, STAGE_SHARES["copy"] * seconds, has_muon=False)
-    names = ["base", *_cycles("dependency", num_cycles)]
-    names += _cycles("control", num_cycles) if has_control else []
+    names = ["base", "dependency", *(f"dependency-{cycle}" for cycle in range(2, num_cycles + 1))]
+    names += ["control"] if has_control else []
     for name in names:
-        if name == "control":
-            trainer.load(out / "base")
         if (out / name).exists():
             trainer.load(out / name)
             continue
@@ -209,7 +208,7 @@ def _train_stage(
     seed: int,
     forbidden: frozenset[str],
 ) -> None:
-    """`base`, `dependency`, `dependency-2`, ...; `seconds` are those of all stages."""
+    """`base`, `dependency`, `dependency-2`, ... or `control`; `seconds` are those of all stages."""
     stage, _, cycle = name.partition("-")
     phases = [
         (
@@ -233,15 +232,11 @@ def _train_stage(
     held_out = seed + _HELD_OUT
     check = question_rows(tokenizer, attention, held_out, row_tokens=1024, forbidden=forbidden)
     rows = [*islice(check, _CHECK_ROWS)]
-    if cycle:
+    if cycle or stage == "control":
         share = CYCLE_SHARE
         trainer.run(name, phases, share * seconds, rows, peak=CYCLE_PEAK, cool_down=1.0)
     else:
         trainer.run(name, phases, STAGE_SHARES[stage] * seconds, rows)
-
-
-def _cycles(stage: str, number: int) -> list[str]:
-    return [stage, *(f"{stage}-{cycle}" for cycle in range(2, number + 1))]
 
 
 def _stage_rows(
@@ -274,7 +269,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train depcache-tiny from nothing.")
     parser.add_argument("out", type=Path, help="folder for the models and the log")
     parser.add_argument(
-        "--minutes", type=float, default=60.0, help="of all stages but the control (default 60)"
+        "--minutes",
+        type=float,
+        default=60.0,
+        help="of all stages but later cycles and the control (default 60)",
     )
     parser.add_argument(
         "--examples", type=Path, nargs="*", default=[], help="JSONL, as for depcache finetune"
@@ -284,7 +282,7 @@ def main() -> None:
     )
     parser.add_argument("--control", action="store_true", help="add the stage `control`")
     parser.add_argument(
-        "--cycles", type=int, default=1, help="of the stages behind base (default 1)"
+        "--cycles", type=int, default=1, help="of the stage `dependency` (default 1)"
     )
     parser.add_argument("--compile", action="store_true", help="needs a C++ compiler on a CPU")
     parser.add_argument("--seed", type=int, default=SEED)

@@ -169,16 +169,16 @@ def test_all_stages_leave_models_that_can_be_loaded(tmp_path: Path) -> None:
     assert last["stage"] == "dependency"
     assert len((tmp_path / "log.jsonl").read_text().splitlines()) == len(ends) + 1
 
+    shutil.rmtree(tmp_path / "control")
     train(tmp_path, 0.03, SMALL, examples, has_control=True, num_cycles=2)
     ends = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert [e["stage"] for e in ends if "whole" in e][-2:] == ["dependency-2", "control-2"]
+    assert [e["stage"] for e in ends if "whole" in e][-2:] == ["dependency-2", "control"]
 
     weights = tmp_path / "weights"
     ship(tmp_path, weights)
     assert {file.name for file in weights.iterdir()} == {"dependency", "control", "log.jsonl"}
-    for folder in ("dependency", "control"):
-        last = tmp_path / f"{folder}-2"
-        trained = AutoModelForCausalLM.from_pretrained(last, dtype=torch.float32)
+    for folder, last in (("dependency", "dependency-2"), ("control", "control")):
+        trained = AutoModelForCausalLM.from_pretrained(tmp_path / last, dtype=torch.float32)
         shipped = AutoModelForCausalLM.from_pretrained(weights / folder)
         assert shipped.dtype == torch.bfloat16
         for mine, theirs in zip(shipped.parameters(), trained.parameters(), strict=True):
@@ -188,6 +188,26 @@ def test_all_stages_leave_models_that_can_be_loaded(tmp_path: Path) -> None:
 
 def nodes_of(examples: Iterable[Example]) -> set[str]:
     return {node for example in examples for path in example.paths for node in path[::2]}
+
+
+def test_the_control_goes_on_from_where_dependency_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    begun: dict[str, torch.Tensor] = {}
+    run = Trainer.run
+
+    def watch(self: Trainer, stage: str, *args: Any, **keywords: Any) -> None:
+        begun[stage] = self.network.model.embed_tokens.weight.detach().clone()
+        run(self, stage, *args, **keywords)
+
+    monkeypatch.setattr(Trainer, "run", watch)
+    train(tmp_path, 0.02, SMALL, has_control=True, num_cycles=2)
+    assert list(begun) == ["copy", "base", "dependency", "dependency-2", "control"]
+    last = AutoModelForCausalLM.from_pretrained(tmp_path / "dependency-2", dtype=torch.float32)
+    assert torch.equal(begun["control"], last.model.embed_tokens.weight)
 
 
 def test_a_run_without_its_models_is_not_shipped(tmp_path: Path) -> None:
