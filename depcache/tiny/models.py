@@ -15,13 +15,26 @@ TINY = "dependency"
 """depcache-tiny: fine-tuned with dependency attention in all layouts; it reads flat text too."""
 
 SELF_ATTENTION = "control"
-"""Its twin, trained with ordinary attention on flat text; what it is compared with, where a run has
-it. It does not ship yet."""
+"""What it is compared with: trained as it was, and then one cycle more on flat text only."""
+
+BASE = "base"
+"""What both come from: has never seen a tree. Too large to ship beside them."""
 
 
 def model_folder(name: str = TINY) -> Path:
     """The folder of a model that ships."""
     return Path(str(files("depcache").joinpath("tiny", "weights", name)))
+
+
+def last_cycle(run: Path, name: str) -> Path | None:
+    """Of a model in a folder of models: `dependency-3` rather than `dependency-2` or `dependency`.
+
+    None if there is none.
+    """
+    last, cycle = None, 1
+    while ((folder := run / (name if cycle == 1 else f"{name}-{cycle}")) / "config.json").is_file():
+        last, cycle = folder, cycle + 1
+    return last
 
 
 def resolve_model(model: str) -> str:

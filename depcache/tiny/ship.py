@@ -12,15 +12,18 @@ import shutil
 from pathlib import Path
 
 from depcache.errors import ConfigError
-from depcache.tiny.models import SELF_ATTENTION, TINY, model_folder
+from depcache.tiny.models import SELF_ATTENTION, TINY, last_cycle, model_folder
 
 
 def ship(run: Path, folder: Path) -> None:
-    """Write depcache-tiny, and its twin if the run has one (`--control`), to `folder`."""
+    """Write depcache-tiny, and the control if the run has one, to `folder`.
+
+    Raises ConfigError if the run has no depcache-tiny.
+    """
     import torch
     from transformers import AutoTokenizer, LlamaForCausalLM
 
-    lasts = {name: _last_cycle(run, name) for name in (TINY, SELF_ATTENTION)}
+    lasts = {name: last_cycle(run, name) for name in (TINY, SELF_ATTENTION)}
     if lasts[TINY] is None:
         raise ConfigError(f"{str(run)!r} has no model {TINY!r}: train one with depcache.tiny.train")
     for name, last in lasts.items():
@@ -30,12 +33,6 @@ def ship(run: Path, folder: Path) -> None:
         model.save_pretrained(folder / name)
         AutoTokenizer.from_pretrained(last).save_pretrained(folder / name)
     shutil.copyfile(run / "log.jsonl", folder / "log.jsonl")
-
-
-def _last_cycle(run: Path, name: str) -> Path | None:
-    """`dependency-3` rather than `dependency-2`, and that rather than `dependency`."""
-    found = [file for file in run.glob(f"{name}*") if file.is_dir()]
-    return max(found, key=lambda file: int(file.name.partition("-")[2] or 1), default=None)
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ differences over the same questions.
     --quick   25 questions of each set, all of the demo
 
 The models are those that ship with DepCache, unless --models names a folder that
-`python -m depcache.tiny.train --control` made; without a `control` its rows are left out. Needs
-the extras `server` and `bench`.
+`python -m depcache.tiny.train --control` made. Rows of a model that is not there are left out:
+`base`, the one before fine-tuning, does not ship. Needs the extras `server` and `bench`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from depcache.cli.launch import require_sglang
 from depcache.cli.output import make_progress
 from depcache.errors import ConfigError
 from depcache.prompt.layout import LAYOUTS
-from depcache.tiny.models import SELF_ATTENTION, TINY, model_folder
+from depcache.tiny.models import TINY, last_cycle, model_folder
 from eval.output import about, add_output, require, write_report
 from eval.quality.plot import plot
 from eval.quality.prompts import SETS, Asked, make_sets
@@ -40,6 +40,7 @@ from eval.quality.scores import Score, interval, score
 from eval.quality.split import NUM_ASKED
 from eval.quality.systems import (
     FINE_TUNED,
+    READERS,
     SAME_WEIGHTS,
     SELF_FLAT,
     System,
@@ -58,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--plot", type=Path, help="file for a picture, .png or .svg")
     add("--data", type=Path, help="folder that holds the public sets (default: the demo only)")
     add("--sets", nargs="+", choices=SETS, default=list(SETS), help="(default: all)")
-    add("--models", type=Path, help="folder with `control` and `dependency` (default: ours)")
+    add("--models", type=Path, help="folder with `dependency`, `control`, `base` (default: ours)")
     add("--questions", type=int, help=f"of each set (default {NUM_ASKED})")
     add("--pruner", default="words", help="of the paths (default words)")
     add("--paths", type=int, default=20, help="of an entity, at most (default 20)")
@@ -124,14 +125,16 @@ def _ask_everything(
     args: argparse.Namespace, sets: dict[str, list[Asked]], err: Console
 ) -> dict[tuple[str, System], list[str]]:
     answers: dict[tuple[str, System], list[str]] = {}
-    folders = {"self": _folder(args, SELF_ATTENTION), "dependency": _folder(args, TINY)}
-    if not _is_model(folders["dependency"]):
+    models = args.models or model_folder().parent
+    found = {name: last_cycle(models, name) for name in READERS}
+    if found[TINY] is None:
         raise ConfigError(
-            f"{str(folders['dependency'])!r} is no model: make one with depcache.tiny.train"
+            f"{str(models)!r} has no model {TINY!r}: make it with depcache.tiny.train"
         )
-    systems = [system for system in make_systems() if _is_model(folders[system.reader])]
-    if not _is_model(folders["self"]):
-        err.print(f"There is no model {SELF_ATTENTION!r}: its rows are left out.", style="yellow")
+    folders = {name: folder for name, folder in found.items() if folder is not None}
+    systems = [system for system in make_systems() if system.reader in folders]
+    for name in found.keys() - folders:
+        err.print(f"There is no model {name!r}: its rows are left out.", style="yellow")
     with (
         tempfile.TemporaryDirectory(prefix="depcache-eval-") as temporary,
         make_progress(err) as progress,
@@ -206,14 +209,6 @@ def _make_table(name: str, rows: Sequence[dict[str, Any]]) -> Table:
         figures += [f"{100 * row[key]:.1f}" for key in ("f1", "rouge_l")]
         table.add_row(row["system"], row["layout"], *figures)
     return table
-
-
-def _folder(args: argparse.Namespace, name: str) -> Path:
-    return args.models / name if args.models else model_folder(name)
-
-
-def _is_model(folder: Path) -> bool:
-    return (folder / "config.json").is_file()
 
 
 def _models(args: argparse.Namespace) -> str:

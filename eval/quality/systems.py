@@ -15,6 +15,7 @@ from depcache.demo.sample import final_answer
 from depcache.prompt.layout import LAYOUTS, Layout
 from depcache.prompt.paths import Path
 from depcache.prompt.render import render
+from depcache.tiny.models import BASE, SELF_ATTENTION, TINY
 from depcache.training.examples import Example
 from depcache.training.samples import Encoder
 from eval.quality.prompts import Asked
@@ -30,15 +31,15 @@ SAME_WEIGHTS = "SelfAttn, flat, weights of DepAttn"
 
 FINE_TUNED = "DepAttn"
 
-Reader = Literal["self", "dependency"]
-"""Which model: `control`, trained with ordinary attention on flat text only, or the one that was
-fine-tuned with dependency attention."""
+READERS = (BASE, SELF_ATTENTION, TINY)
+"""The models: one that never saw a tree, one tuned for flat text, one for dependency attention."""
 
 
 @dataclass(frozen=True, slots=True)
 class System:
     """One row of the table for every set.
 
+    reader     one of READERS
     prompt     no facts; the text of all paths; the tokens of the trees with ordinary
                attention; the trees with dependency attention
     is_warm    asked again after the same facts were cached at other places
@@ -46,7 +47,7 @@ class System:
     """
 
     name: str
-    reader: Reader
+    reader: str
     prompt: Literal["none", "flat", "deduplicated", "dependency"]
     layout: Layout | Literal[""] = ""
     is_warm: bool = False
@@ -56,18 +57,19 @@ class System:
 def make_systems() -> list[System]:
     """All of them, those of one server behind each other."""
     systems = [
-        System("no retrieval, SelfAttn", "self", "none"),
-        System(SELF_FLAT, "self", "flat"),
-        System("SelfAttn, deduplicated", "self", "deduplicated"),
-        *(System("DepAttn, not fine-tuned", "self", "dependency", at) for at in LAYOUTS),
-        System("no retrieval, DepAttn", "dependency", "none"),
-        System(SAME_WEIGHTS, "dependency", "flat"),
-        *(System(FINE_TUNED, "dependency", "dependency", at) for at in LAYOUTS),
-        *(System("DepAttn, warm", "dependency", "dependency", at, True) for at in LAYOUTS),
+        System("SelfAttn, flat, not fine-tuned", BASE, "flat"),
+        *(System("DepAttn, not fine-tuned", BASE, "dependency", at) for at in LAYOUTS),
+        System("no retrieval, SelfAttn", SELF_ATTENTION, "none"),
+        System(SELF_FLAT, SELF_ATTENTION, "flat"),
+        System("SelfAttn, deduplicated", SELF_ATTENTION, "deduplicated"),
+        System("no retrieval, DepAttn", TINY, "none"),
+        System(SAME_WEIGHTS, TINY, "flat"),
+        *(System(FINE_TUNED, TINY, "dependency", at) for at in LAYOUTS),
+        *(System("DepAttn, warm", TINY, "dependency", at, True) for at in LAYOUTS),
     ]
     # In `tree` nothing is ever reused at another position, so there is nothing to leave out.
     systems += [
-        System("DepAttn, warm, w/o GKVR", "dependency", "dependency", at, True, False)
+        System("DepAttn, warm, w/o GKVR", TINY, "dependency", at, True, False)
         for at in LAYOUTS
         if at != "tree"
     ]

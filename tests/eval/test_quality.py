@@ -11,6 +11,7 @@ import pytest
 
 from depcache.demo.sample import final_answer, load_entities
 from depcache.prompt.layout import LAYOUTS
+from depcache.tiny.models import TINY
 from depcache.tiny.worlds import UNKNOWN
 from depcache.training.examples import read_examples
 from eval.__main__ import main
@@ -169,12 +170,12 @@ def test_every_set_gets_paths_that_may_hold_the_answer(folder: Path) -> None:
     assert list(make_sets(None, numbers, pruner="words", max_paths=10)) == ["demo"]
 
 
-def test_without_the_twin_differences_are_to_the_same_weights_only() -> None:
+def test_without_the_control_differences_are_to_the_same_weights_only() -> None:
     right, wrong = Score(1.0, 1.0, 1.0), Score(0.0, 0.0, 0.0)
     scores = {
         ("demo", system): [right, right if system.name == FINE_TUNED else wrong]
         for system in make_systems()
-        if system.reader == "dependency"
+        if system.reader == TINY
     }
     found = compare(scores)
     assert [(row["layout"], row["against"], row["em"]) for row in found] == [
@@ -199,7 +200,7 @@ def test_a_folder_without_the_set_is_an_error(
     assert "holds no 'metaqa_3hop'" in capsys.readouterr().err
     arguments = ["quality", "--sets", "demo", "--models", str(tmp_path)]
     assert main(arguments) == 2
-    assert "is no model" in capsys.readouterr().err
+    assert "has no model 'dependency'" in capsys.readouterr().err
 
 
 def test_questions_know_their_part_and_their_evidence(sets: dict[str, DataSet]) -> None:

@@ -19,6 +19,7 @@ from depcache.demo.sample import load_entities
 from depcache.errors import ConfigError
 from depcache.prompt.layout import LAYOUTS
 from depcache.prompt.tokenization import PromptTokenizer
+from depcache.tiny.models import last_cycle
 from depcache.tiny.ship import ship
 from depcache.tiny.train import (
     COPY_LEN,
@@ -251,3 +252,13 @@ def test_the_last_stage_reads_flat_text_too(tokenizer: Any) -> None:
     copies = [row for row in rows if row.num_samples == 1024 // (2 * COPY_LEN)]
     halves = [row.tokens.reshape(-1, 2, COPY_LEN) for row in copies if len(row) == 1024]
     assert any((half[:, 0] == half[:, 1]).all() for half in halves)
+
+
+def test_the_last_cycle_is_the_one_with_the_highest_number(tmp_path: Path) -> None:
+    assert last_cycle(tmp_path, "dependency") is None
+    for cycle in ("", *(f"-{number}" for number in range(2, 12)), "-old"):
+        folder = tmp_path / f"dependency{cycle}"
+        folder.mkdir()
+        (folder / "config.json").touch()
+    (tmp_path / "dependency-12").mkdir()  # broken off before it was saved
+    assert last_cycle(tmp_path, "dependency") == tmp_path / "dependency-11"
