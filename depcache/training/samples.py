@@ -151,7 +151,10 @@ class Encoder:
         )
 
     def prompt(self, example: Example, layout: Layout) -> DepPrompt:
-        """The prompt of an example as a server has it, without the answer."""
+        """The prompt of an example as a server has it, without the answer.
+
+        Without paths there is nothing to merge, and all of it is the task.
+        """
         rendered = render(
             example.paths,
             example.question,
@@ -159,9 +162,12 @@ class Encoder:
             template=self.template,
             layout=layout,
         )
+        text = self._chat(rendered.messages)
+        if not example.paths:
+            return DepPrompt.from_paths((), tokenizer=self._pieces, task=text, layout=layout)
         wire = parse_wire(rendered.extra_body["custom_params"])
         assert isinstance(wire, WireText)
-        return DepPrompt.from_text(self._chat(rendered.messages), wire, tokenizer=self._pieces)
+        return DepPrompt.from_text(text, wire, tokenizer=self._pieces)
 
     def _encode_flat(self, example: Example, answer: list[int]) -> Sample:
         rendered = render(

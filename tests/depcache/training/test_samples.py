@@ -111,6 +111,26 @@ def test_each_attention_sees_what_its_name_says(tokenizer: Any, examples: list[E
     assert render(examples[0].paths, examples[0].question).flat_text in text
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_without_paths_all_of_a_prompt_is_the_task(tokenizer: Any, layout: Any) -> None:
+    example = Example("Where was Marie Curie born?", (), "Warsaw")
+    text = tokenizer.apply_chat_template(
+        render((), example.question).messages, tokenize=False, add_generation_prompt=True
+    )
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    prompt = Encoder(tokenizer).prompt(example, layout)
+    assert prompt.tokens.tolist() == ids
+    assert prompt.forest.task_start == 0 and prompt.num_flat_tokens == len(ids)
+    for attention in ATTENTIONS:
+        sample = Encoder(tokenizer, attention, [layout]).encode(example)
+        assert sample.tokens.tolist() == [
+            *ids,
+            *tokenizer.encode(example.answer, add_special_tokens=False),
+            tokenizer.eos_token_id,
+        ]
+        assert np.array_equal(mask_of([sample]), np.tri(len(sample), dtype=bool))
+
+
 def test_layouts_are_drawn_for_each_example(tokenizer: Any, examples: list[Example]) -> None:
     def positions(layouts: Any, seed: int = 0) -> list[list[int]]:
         encoder = Encoder(tokenizer, layouts=layouts, seed=seed)
