@@ -60,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data", type=Path, help="folder that holds the public sets (default: the demo only)")
     add("--sets", nargs="+", choices=SETS, default=list(SETS), help="(default: all)")
     add("--models", type=Path, help="folder with `dependency`, `control`, `base` (default: ours)")
+    add("--readers", nargs="+", choices=READERS, default=list(READERS), help="(default: all)")
     add("--questions", type=int, help=f"of each set (default {NUM_ASKED})")
     add("--pruner", default="words", help="of the paths (default words)")
     add("--paths", type=int, default=20, help="of an entity, at most (default 20)")
@@ -105,12 +106,14 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
     }
     different = {
         name: sum(a != b for a, b in zip(tree[name, False], tree[name, True], strict=True))
-        for name in sets
+        for name, is_warm in tree
+        if is_warm
     }
     return {
         "rows": rows,
         "differences": differences,
-        "warm_equals_cold": not any(different.values()),
+        # Unknown where the model was not asked.
+        "warm_equals_cold": not any(different.values()) if different else None,
         "answers_that_differ_when_warm": different,
         "reachable": {
             name: round(sum(asked.is_reachable() for asked in questions) / len(questions), 4)
@@ -126,14 +129,15 @@ def _ask_everything(
 ) -> dict[tuple[str, System], list[str]]:
     answers: dict[tuple[str, System], list[str]] = {}
     models = args.models or model_folder().parent
-    found = {name: last_cycle(models, name) for name in READERS}
-    if found[TINY] is None:
-        raise ConfigError(
-            f"{str(models)!r} has no model {TINY!r}: make it with depcache.tiny.train"
-        )
+    found = {name: last_cycle(models, name) for name in args.readers}
     folders = {name: folder for name, folder in found.items() if folder is not None}
+    if not folders or (TINY in found and TINY not in folders):
+        missing = TINY if TINY in found else " or ".join(found)
+        raise ConfigError(
+            f"{str(models)!r} has no model {missing!r}: make it with depcache.tiny.train"
+        )
     systems = [system for system in make_systems() if system.reader in folders]
-    for name in found.keys() - folders:
+    for name in [name for name in found if name not in folders]:
         err.print(f"There is no model {name!r}: its rows are left out.", style="yellow")
     with (
         tempfile.TemporaryDirectory(prefix="depcache-eval-") as temporary,
@@ -173,7 +177,7 @@ def compare(scores: dict[tuple[str, System], list[Score]]) -> list[dict[str, Any
     names = dict.fromkeys(name for name, _ in scores)
     differences: list[dict[str, Any]] = []
     for name, layout, other in product(names, LAYOUTS, (SELF_FLAT, SAME_WEIGHTS)):
-        if (name, other, "") not in exact:
+        if (name, other, "") not in exact or (name, FINE_TUNED, layout) not in exact:
             continue
         values = exact[name, FINE_TUNED, layout] - exact[name, other, ""]
         row: dict[str, Any] = {"set": name, "layout": layout, "against": other}

@@ -170,6 +170,12 @@ def test_every_set_gets_paths_that_may_hold_the_answer(folder: Path) -> None:
     assert list(make_sets(None, numbers, pruner="words", max_paths=10)) == ["demo"]
 
 
+def test_where_depcache_tiny_is_not_asked_there_are_no_differences() -> None:
+    wrong = Score(0.0, 0.0, 0.0)
+    scores = {("demo", each): [wrong] for each in make_systems() if each.reader != TINY}
+    assert compare(scores) == []
+
+
 def test_without_the_control_differences_are_to_the_same_weights_only() -> None:
     right, wrong = Score(1.0, 1.0, 1.0), Score(0.0, 0.0, 0.0)
     scores = {
@@ -201,6 +207,8 @@ def test_a_folder_without_the_set_is_an_error(
     arguments = ["quality", "--sets", "demo", "--models", str(tmp_path)]
     assert main(arguments) == 2
     assert "has no model 'dependency'" in capsys.readouterr().err
+    assert main([*arguments, "--readers", "base"]) == 2
+    assert "has no model 'base'" in capsys.readouterr().err
 
 
 def test_questions_know_their_part_and_their_evidence(sets: dict[str, DataSet]) -> None:
