@@ -17,9 +17,11 @@ The models are those that ship with DepCache, unless --models names a folder tha
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import groupby, product
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser, quick=f"{NUM_QUICK} questions of each set")
     add = parser.add_argument
     add("--plot", type=Path, help="file for a picture, .png or .svg")
+    add("--answers", type=Path, help="JSONL file for every answer, to see what went wrong")
     add("--data", type=Path, help="folder that holds the public sets (default: the demo only)")
     add("--sets", nargs="+", choices=SETS, default=list(SETS), help="(default: all)")
     add("--models", type=Path, help="folder with `dependency`, `control`, `base` (default: ours)")
@@ -94,6 +97,8 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
         ]
         for (name, system), texts in answers.items()
     }
+    if args.answers is not None:
+        _write_answers(args.answers, sets, answers, scores)
     rows = [_make_row(name, system, each) for (name, system), each in scores.items()]
     differences = compare(scores)
     for name in sets:
@@ -157,6 +162,29 @@ def _ask_everything(
                             texts.append(text)
                             progress.advance(task)
     return answers
+
+
+def _write_answers(
+    file: Path,
+    sets: dict[str, list[Asked]],
+    answers: dict[tuple[str, System], list[str]],
+    scores: dict[tuple[str, System], list[Score]],
+) -> None:
+    with file.open("w", encoding="utf-8") as lines:
+        for (name, system), texts in answers.items():
+            found = zip(sets[name], texts, scores[name, system], strict=True)
+            for asked, text, each in found:
+                line = {
+                    "set": name,
+                    "system": system.name,
+                    "layout": system.layout,
+                    "question": asked.text,
+                    "answer": text,
+                    "golds": asked.answers,
+                    "reachable": asked.is_reachable(),
+                    **asdict(each),
+                }
+                lines.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 def _make_row(name: str, system: System, scores: Sequence[Score]) -> dict[str, Any]:

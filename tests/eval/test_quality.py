@@ -256,6 +256,7 @@ def test_the_whole_comparison_runs_on_real_servers(folder: Path, tmp_path: Path)
     out, picture = tmp_path / "report.json", tmp_path / "picture.png"
     arguments = ["quality", "--data", str(folder), "--models", str(models)]
     arguments += ["--questions", "3", "--sets", "demo", "metaqa_2hop"]
+    arguments += ["--answers", str(tmp_path / "answers.jsonl")]
     assert main([*arguments, "--json", str(out), "--plot", str(picture)]) == 0
     report = json.loads(out.read_text())
     systems = {(system.name, system.layout) for system in make_systems()}
@@ -277,6 +278,15 @@ def test_the_whole_comparison_runs_on_real_servers(folder: Path, tmp_path: Path)
         mine, other = em[row["set"], "DepAttn", row["layout"]], em[row["set"], row["against"], ""]
         assert row["em"] == pytest.approx(mine - other, abs=2e-4)
         assert row["em_95"][0] <= row["em"] <= row["em_95"][1]
+    lines = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    assert len(lines) == 2 * 3 * len(systems)
+    for row in report["rows"]:
+        mine = [
+            line["em"]
+            for line in lines
+            if all(line[key] == row[key] for key in ("set", "system", "layout"))
+        ]
+        assert sum(mine) / 3 == pytest.approx(row["em"], abs=1e-4)
     assert report["warm_equals_cold"] is True
     assert report["reachable"] == {"demo": 1.0, "metaqa_2hop": 1.0}
     assert picture.read_bytes().startswith(b"\x89PNG")
