@@ -135,8 +135,8 @@ def _persist(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _keep_disk(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
-    """The next flush leaves the values on disk."""
-    cache.keeps_disk = True
+    """Whether the next flush leaves the values on disk."""
+    cache.keeps_disk = question["keep"]
     return {}
 
 

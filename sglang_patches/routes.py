@@ -113,9 +113,11 @@ def add_routes(http_server: Any) -> None:
                    has arrived: SGLang sends it before it counts the request as ended
         """
         if keep_disk:
-            await _ask(http_server, {"ask": "keep_disk"})
+            await _ask(http_server, {"ask": "keep_disk", "keep": True})
         result = await http_server._global_state.tokenizer_manager.flush_cache(timeout_s=timeout)
         if not result.success:
+            # Else the next flush, whoever asks for it, would leave the disk as it is.
+            await _ask(http_server, {"ask": "keep_disk", "keep": False})
             return _bad_request(result.message or "requests are running: flush when there are none")
         return {"success": True}
 

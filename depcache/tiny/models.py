@@ -18,12 +18,17 @@ SELF_ATTENTION = "control"
 """What it is compared with: trained as it was, and then one cycle more on flat text only."""
 
 BASE = "base"
-"""What both come from: has never seen a tree. Too large to ship beside them."""
+"""What both come from: has never seen a tree. It does not ship: two are nearly 20 MB."""
 
 
 def model_folder(name: str = TINY) -> Path:
     """The folder of a model that ships."""
     return Path(str(files("depcache").joinpath("tiny", "weights", name)))
+
+
+def cycle_name(name: str, cycle: int) -> str:
+    """`dependency`, `dependency-2`, ... of the cycles 1, 2, ..."""
+    return name if cycle == 1 else f"{name}-{cycle}"
 
 
 def last_cycle(run: Path, name: str) -> Path | None:
@@ -32,7 +37,7 @@ def last_cycle(run: Path, name: str) -> Path | None:
     None if there is none.
     """
     last, cycle = None, 1
-    while ((folder := run / (name if cycle == 1 else f"{name}-{cycle}")) / "config.json").is_file():
+    while ((folder := run / cycle_name(name, cycle)) / "config.json").is_file():
         last, cycle = folder, cycle + 1
     return last
 

@@ -35,6 +35,7 @@ from depcache.demo.model import make_tokenizer
 from depcache.demo.sample import load_entities
 from depcache.prompt.layout import Layout
 from depcache.prompt.render import DEFAULT_SYSTEM
+from depcache.tiny.models import BASE, SELF_ATTENTION, TINY, cycle_name
 from depcache.tiny.trainer import Shape, Trainer, make_network
 from depcache.tiny.worlds import make_examples
 from depcache.training.examples import Example, read_examples
@@ -187,8 +188,8 @@ def train(
         num_copies = max(1, shape.step_tokens // (4 * COPY_LEN))
         phases = [(1.0, num_copies, copies)]
         trainer.run("copy", phases, STAGE_SHARES["copy"] * seconds, has_muon=False)
-    names = ["base", "dependency", *(f"dependency-{cycle}" for cycle in range(2, num_cycles + 1))]
-    names += ["control"] if has_control else []
+    names = [BASE, *(cycle_name(TINY, cycle + 1) for cycle in range(num_cycles))]
+    names += [SELF_ATTENTION] if has_control else []
     for name in names:
         if (out / name).exists():
             trainer.load(out / name)
@@ -232,11 +233,11 @@ def _train_stage(
     held_out = seed + _HELD_OUT
     check = question_rows(tokenizer, attention, held_out, row_tokens=1024, forbidden=forbidden)
     rows = [*islice(check, _CHECK_ROWS)]
-    if cycle or stage == "control":
+    if name in STAGE_SHARES:
+        trainer.run(name, phases, STAGE_SHARES[name] * seconds, rows)
+    else:  # from trained weights
         share = CYCLE_SHARE
         trainer.run(name, phases, share * seconds, rows, peak=CYCLE_PEAK, cool_down=1.0)
-    else:
-        trainer.run(name, phases, STAGE_SHARES[stage] * seconds, rows)
 
 
 def _stage_rows(

@@ -45,6 +45,7 @@ from eval.quality.systems import (
     READERS,
     SAME_WEIGHTS,
     SELF_FLAT,
+    WARM,
     System,
     make_systems,
     open_server,
@@ -88,9 +89,10 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
     numbers = dict.fromkeys(args.sets, number)
     if "demo" in numbers:
         numbers["demo"] = args.questions or NUM_DEMO
+    folders = _find_models(args, err)
     with err.status("looking for paths"):
         sets = make_sets(args.data, numbers, pruner=args.pruner, max_paths=args.paths)
-    answers = _ask_everything(args, sets, err)
+    answers = _ask_everything(folders, sets, err)
     scores = {
         (name, system): [
             score(text, asked.answers) for text, asked in zip(texts, sets[name], strict=True)
@@ -107,7 +109,7 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
     tree = {
         (name, system.is_warm): texts
         for (name, system), texts in answers.items()
-        if system.name in (FINE_TUNED, f"{FINE_TUNED}, warm") and system.layout == "tree"
+        if system.name in (FINE_TUNED, WARM) and system.layout == "tree"
     }
     different = {
         name: sum(a != b for a, b in zip(tree[name, False], tree[name, True], strict=True))
@@ -129,21 +131,33 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def _find_models(args: argparse.Namespace, err: Console) -> dict[str, Path]:
+    """The folders of the readers that are there; ConfigError without one that must be."""
+    models = args.models or model_folder().parent
+    folders: dict[str, Path] = {}
+    for name in args.readers:
+        folder = last_cycle(models, name)
+        if folder is not None:
+            folders[name] = folder
+        elif name == TINY:
+            raise ConfigError(
+                f"{str(models)!r} has no model {name!r}: make it with depcache.tiny.train"
+            )
+        else:
+            err.print(f"There is no model {name!r}: its rows are left out.", style="yellow")
+    if not folders:
+        names = " or ".join(args.readers)
+        raise ConfigError(
+            f"{str(models)!r} has no model {names!r}: make one with depcache.tiny.train"
+        )
+    return folders
+
+
 def _ask_everything(
-    args: argparse.Namespace, sets: dict[str, list[Asked]], err: Console
+    folders: dict[str, Path], sets: dict[str, list[Asked]], err: Console
 ) -> dict[tuple[str, System], list[str]]:
     answers: dict[tuple[str, System], list[str]] = {}
-    models = args.models or model_folder().parent
-    found = {name: last_cycle(models, name) for name in args.readers}
-    folders = {name: folder for name, folder in found.items() if folder is not None}
-    if not folders or (TINY in found and TINY not in folders):
-        missing = TINY if TINY in found else " or ".join(found)
-        raise ConfigError(
-            f"{str(models)!r} has no model {missing!r}: make it with depcache.tiny.train"
-        )
     systems = [system for system in make_systems() if system.reader in folders]
-    for name in [name for name in found if name not in folders]:
-        err.print(f"There is no model {name!r}: its rows are left out.", style="yellow")
     with (
         tempfile.TemporaryDirectory(prefix="depcache-eval-") as temporary,
         make_progress(err) as progress,

@@ -30,6 +30,7 @@ SAME_WEIGHTS = "SelfAttn, flat, weights of DepAttn"
 """The fine-tuned model reads flat text too: one model in both ways, whatever each was trained."""
 
 FINE_TUNED = "DepAttn"
+WARM = "DepAttn, warm"
 
 READERS = (BASE, SELF_ATTENTION, TINY)
 """The models: one that never saw a tree, one tuned for flat text, one for dependency attention."""
@@ -65,7 +66,7 @@ def make_systems() -> list[System]:
         System("no retrieval, DepAttn", TINY, "none"),
         System(SAME_WEIGHTS, TINY, "flat"),
         *(System(FINE_TUNED, TINY, "dependency", at) for at in LAYOUTS),
-        *(System("DepAttn, warm", TINY, "dependency", at, True) for at in LAYOUTS),
+        *(System(WARM, TINY, "dependency", at, True) for at in LAYOUTS),
     ]
     # In `tree` nothing is ever reused at another position, so there is nothing to leave out.
     systems += [

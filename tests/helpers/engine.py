@@ -179,10 +179,9 @@ class RunningEngine:
 
     def flush(self) -> None:
         """Empty the cache, as soon as the engine has nothing left to do."""
-        deadline = time.monotonic() + FLUSH_DEADLINE_S
-        while not self.run(self.engine.tokenizer_manager.flush_cache()).success:
-            assert time.monotonic() < deadline, "the engine did not come to rest"
-            time.sleep(0.02)
+        manager = self.engine.tokenizer_manager
+        result = self.run(manager.flush_cache(timeout_s=FLUSH_DEADLINE_S))
+        assert result.success, f"the engine did not come to rest: {result.message}"
 
     def load_weights(self, folder: Path) -> None:
         """Replace the model's weights by those in `folder`, while the engine runs."""

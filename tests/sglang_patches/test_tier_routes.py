@@ -118,6 +118,24 @@ def test_what_was_persisted_outlives_a_flush_and_is_fetched(tiered: Served) -> N
     assert (report["loaded"], report["missed"]) == (context, 0)
 
 
+def test_a_flush_waits_for_what_runs_and_one_that_was_refused_leaves_nothing_behind(
+    tiered: Served,
+) -> None:
+    ask(tiered, about(entity()))
+    assert persist(tiered)["disk"]["tokens"] > 0
+    request = body(tiered, about(entity())) | {"stream": True}
+    request["sampling_params"] |= {"max_new_tokens": 400, "ignore_eos": True}
+    flush = "/depcache/flush"
+    with tiered.client.stream("POST", "/generate", json=request) as stream:
+        chunks = stream.iter_lines()
+        next(chunks)
+        refused = tiered.client.post(f"{flush}?keep_disk=true&timeout=0", headers=ADMIN)
+        assert refused.status_code == 400
+        assert order(tiered, f"{flush}?timeout=60") == {"success": True}
+        assert "data: [DONE]" in list(chunks)
+    assert tiers(tiered)["disk"]["tokens"] == 0
+
+
 @pytest.mark.parametrize("layout", ["tree", "sequential"])
 def test_invalidation_takes_the_trees_of_an_entity_and_no_others(
     tiered: Served, layout: str
