@@ -36,6 +36,7 @@ from eval.serve.export import export
 from eval.serve.figures import make_gain, make_ratios, make_rows, over_time
 from eval.serve.measure import LOAD, STREAM, WARM, Options, Run, measure, num_steps
 from eval.serve.plots import plot_run
+from eval.serve.profile import profile, to_text
 from eval.serve.report import to_markdown, write_files
 from eval.serve.systems import Writer, get_system
 from eval.serve.workloads import Spec
@@ -82,11 +83,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--load-tokens", type=int, default=32, help="of an answer under load (default 32)")
     add("--pool-tokens", type=int, help=f"for KV (default {POOL_TOKENS:,})")
     add("--export", type=Path, help="write the requests to this folder as OpenAI JSONL, and end")
+    add("--profile", metavar="SYSTEM", help="where the time of its warm requests goes, only that")
     add("--seed", type=int, default=0)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print and write; the exit code."""
+    started = time.perf_counter()
     err = Console(stderr=True, highlight=False)
     with err.status("making the workload"):
         model, made, writer = _prepare(args)
@@ -97,6 +100,15 @@ def run(args: argparse.Namespace) -> int:
                 file = args.export / f"{workload.spec.name.replace(':', '_')}.{name}.jsonl"
                 max_tokens = _max_tokens(args, workload)
                 export(workload.requests, get_system(name), writer, max_tokens, file)
+        return 0
+    if args.profile is not None:
+        options = _options(args, made[0], model, Path())  # profile has a folder for its log
+        with err.status(f"profiling {args.profile}"):
+            found = profile(get_system(args.profile), made[0], writer, options)
+        err.print(to_text(found), markup=False, soft_wrap=True)
+        write_report(
+            {"profile": found, "manifest": about(args, time.perf_counter() - started)}, args.json
+        )
         return 0
     report, runs = make_report(args, model, made, writer, err)
     if args.out is not None:

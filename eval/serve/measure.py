@@ -189,7 +189,7 @@ def _measure_system(
             memory = _resident_bytes(process.pid)
             return Measured(system, phase, number, records, summary, memory)
 
-        _warm_up(url, writer.write(system, _WARM_UP), options)
+        warm_up(url, writer, system, options)
         for phase in (STREAM, WARM):
             if calls[phase]:
                 yield ask(phase, calls[phase], max_tokens=options.max_tokens)
@@ -225,7 +225,10 @@ def _measure_system(
             yield ask(PRECOMPUTED, calls[PRECOMPUTED], max_tokens=options.max_tokens)
 
 
-def _warm_up(url: str, call: Call, options: Options) -> None:
+def warm_up(url: str, writer: Writer, system: System, options: Options) -> None:
+    """Ask a few times about facts of no workload; ServerError if that fails."""
+    call = writer.write(system, _WARM_UP)
+
     def note(i: int) -> Record:
         return Record(f"warm-up-{i}", "", "", "warm-up", 0, i)
 
