@@ -19,7 +19,7 @@ client = OpenAI(base_url=f"{server}/v1", api_key="none", http_client=depcache.ht
 def ask(content: str) -> None:
     """Send one message as any OpenAI-SDK user does."""
     reply = client.chat.completions.create(
-        model="default", messages=[{"role": "user", "content": content}], max_tokens=16
+        model="default", messages=[{"role": "user", "content": content}], max_tokens=64
     )
     print("answer:", reply.choices[0].message.content)
     print("reused:", reply.metadata.get("depcache"))

@@ -36,7 +36,7 @@ def main() -> None:
             PATHS,
             tokenizer=AutoTokenizer.from_pretrained(model),
             system="Answer from these facts:",
-            task="\n\nQuestion: Which prizes did Marie Curie win?\nAnswer:",
+            task="\n\nQuestion: What did Marie Curie win?\nAnswer:",
         )
         print(prompt)
         kv = compute_depkv(engine, prompt)

@@ -16,11 +16,11 @@ def answer(s: Any, paths: list[tuple[str, ...]], question: str) -> None:
     s += "Answer from these facts:"
     s += graph_context(paths)
     s += f"\n\nQuestion: {question}\nAnswer:"
-    s += sgl.gen("answer", max_tokens=16, temperature=0)
+    s += sgl.gen("answer", max_tokens=64, temperature=0)
 
 
 backend = DepCacheEndpoint(os.environ.get("DEPCACHE_SERVER", "http://127.0.0.1:30000"))
-for question in ("Where was Marie Curie born?", "Which prizes did she win?"):
+for question in ("Where was Marie Curie born?", "What did Marie Curie win?"):
     state = answer.run(PATHS, question, backend=backend)
     print("answer:", state["answer"])
     print("reused:", state.get_meta_info("answer")["depcache"])

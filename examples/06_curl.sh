@@ -9,9 +9,9 @@ post() { curl --silent --show-error --fail-with-body -H 'Content-Type: applicati
 # writes a line break before each path and " -> " between its elements.
 chat='{
   "model": "default",
-  "max_tokens": 16,
+  "max_tokens": 64,
   "messages": [{"role": "user", "content":
-    "Facts:\nMarie Curie -> born in -> Warsaw\nMarie Curie -> won -> Nobel Prize in Physics\n\nWhere was she born?"}],
+    "Facts:\nMarie Curie -> born in -> Warsaw\nMarie Curie -> won -> Nobel Prize in Physics\n\nWhere was Marie Curie born?"}],
   "custom_params": {
     "depcache_version": 1,
     "depcache_layout": "tree",

@@ -246,12 +246,15 @@ def _flush(url: str) -> None:
 
 
 def _facts_of(url: str) -> dict[str, Any]:
-    """What a server says of itself; {} for one that says nothing."""
-    try:
-        reply = httpx.get(f"{url}/server_info", timeout=10.0)
-        return reply.json() if reply.is_success else {}
-    except (httpx.HTTPError, ValueError):
-        return {}
+    """What a server says of itself, SGLang in one way and vLLM in another; {} if nothing."""
+    for route in ("server_info", "version"):
+        try:
+            reply = httpx.get(f"{url}/{route}", timeout=10.0)
+            if reply.is_success:
+                return reply.json()
+        except (httpx.HTTPError, ValueError):
+            continue
+    return {}
 
 
 def _resident_bytes(pid: int) -> int:
