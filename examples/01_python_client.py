@@ -14,7 +14,9 @@ with depcache.Client(os.environ.get("DEPCACHE_SERVER", "http://127.0.0.1:30000")
     print("first time:", reply.depcache)
 
     # Another order, and not all of them: what both requests share is not computed again.
-    with client.ask(PATHS[:0:-1], "What did Marie Curie win?", max_tokens=64, stream=True) as stream:
+    with client.ask(
+        PATHS[:0:-1], "What did Marie Curie win?", max_tokens=64, stream=True
+    ) as stream:
         for text in stream:
             print(text, end="", flush=True)
     reply = stream.finish()

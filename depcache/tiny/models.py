@@ -31,15 +31,12 @@ def cycle_name(name: str, cycle: int) -> str:
     return name if cycle == 1 else f"{name}-{cycle}"
 
 
-def last_cycle(run: Path, name: str) -> Path | None:
-    """Of a model in a folder of models: `dependency-3` rather than `dependency-2` or `dependency`.
-
-    None if there is none.
-    """
-    last, cycle = None, 1
-    while ((folder := run / cycle_name(name, cycle)) / "config.json").is_file():
-        last, cycle = folder, cycle + 1
-    return last
+def cycles_of(run: Path, name: str) -> list[Path]:
+    """Of a model in a folder of models: `dependency`, `dependency-2`, ..., as many as there are."""
+    folders: list[Path] = []
+    while ((folder := run / cycle_name(name, len(folders) + 1)) / "config.json").is_file():
+        folders.append(folder)
+    return folders
 
 
 def resolve_model(model: str) -> str:

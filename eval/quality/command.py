@@ -34,7 +34,7 @@ from depcache.cli.launch import require_sglang
 from depcache.cli.output import make_progress
 from depcache.errors import ConfigError
 from depcache.prompt.layout import LAYOUTS
-from depcache.tiny.models import TINY, last_cycle, model_folder
+from depcache.tiny.models import TINY, cycles_of, model_folder
 from eval.output import about, add_output, require, write_report
 from eval.quality.plot import plot
 from eval.quality.prompts import SETS, Asked, make_sets
@@ -136,9 +136,8 @@ def _find_models(args: argparse.Namespace, err: Console) -> dict[str, Path]:
     models = args.models or model_folder().parent
     folders: dict[str, Path] = {}
     for name in args.readers:
-        folder = last_cycle(models, name)
-        if folder is not None:
-            folders[name] = folder
+        if cycles := cycles_of(models, name):
+            folders[name] = cycles[-1]
         elif name == TINY:
             raise ConfigError(
                 f"{str(models)!r} has no model {name!r}: make it with depcache.tiny.train"

@@ -19,7 +19,7 @@ from depcache.demo.sample import load_entities
 from depcache.errors import ConfigError
 from depcache.prompt.layout import LAYOUTS
 from depcache.prompt.tokenization import PromptTokenizer
-from depcache.tiny.models import last_cycle
+from depcache.tiny.models import cycles_of
 from depcache.tiny.ship import ship
 from depcache.tiny.train import (
     COPY_LEN,
@@ -178,12 +178,19 @@ def test_all_stages_leave_models_that_can_be_loaded(tmp_path: Path) -> None:
     weights = tmp_path / "weights"
     ship(tmp_path, weights)
     assert {file.name for file in weights.iterdir()} == {"dependency", "control", "log.jsonl"}
-    for folder, last in (("dependency", "dependency-2"), ("control", "control")):
-        trained = AutoModelForCausalLM.from_pretrained(tmp_path / last, dtype=torch.float32)
+    for folder, *trained in (
+        ("dependency", "dependency", "dependency-2"),
+        ("control", "dependency-2", "control"),
+    ):
         shipped = AutoModelForCausalLM.from_pretrained(weights / folder)
         assert shipped.dtype == torch.bfloat16
-        for mine, theirs in zip(shipped.parameters(), trained.parameters(), strict=True):
-            assert torch.equal(mine, theirs.to(torch.bfloat16))
+        first, second = (
+            AutoModelForCausalLM.from_pretrained(tmp_path / each, dtype=torch.float32)
+            for each in trained
+        )
+        triples = zip(shipped.parameters(), first.parameters(), second.parameters(), strict=True)
+        for mine, one, other in triples:
+            assert torch.equal(mine, ((one + other) / 2).to(torch.bfloat16))
         assert AutoTokenizer.from_pretrained(weights / folder).chat_template
 
 
@@ -254,11 +261,12 @@ def test_the_last_stage_reads_flat_text_too(tokenizer: Any) -> None:
     assert any((half[:, 0] == half[:, 1]).all() for half in halves)
 
 
-def test_the_last_cycle_is_the_one_with_the_highest_number(tmp_path: Path) -> None:
-    assert last_cycle(tmp_path, "dependency") is None
+def test_cycles_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    assert cycles_of(tmp_path, "dependency") == []
     for cycle in ("", *(f"-{number}" for number in range(2, 12)), "-old"):
         folder = tmp_path / f"dependency{cycle}"
         folder.mkdir()
         (folder / "config.json").touch()
     (tmp_path / "dependency-12").mkdir()  # broken off before it was saved
-    assert last_cycle(tmp_path, "dependency") == tmp_path / "dependency-11"
+    names = [folder.name for folder in cycles_of(tmp_path, "dependency")]
+    assert names == ["dependency", *(f"dependency-{number}" for number in range(2, 12))]
