@@ -32,14 +32,11 @@ def ship(run: Path, folder: Path) -> None:
     if control := cycles_of(run, SELF_ATTENTION):
         models[SELF_ATTENTION] = [tiny[-1], control[-1]]
     for name, folders in models.items():
-        model = LlamaForCausalLM.from_pretrained(folders[-1], dtype=torch.float32)
-        others = [LlamaForCausalLM.from_pretrained(f, dtype=torch.float32) for f in folders[:-1]]
+        cycles = [LlamaForCausalLM.from_pretrained(f, dtype=torch.float32) for f in folders]
         with torch.no_grad():
-            for mine, *theirs in zip(
-                *(each.parameters() for each in (model, *others)), strict=True
-            ):
-                mine.copy_(torch.stack([mine, *theirs]).mean(0))
-        model.to(torch.bfloat16).save_pretrained(folder / name)
+            for same in zip(*(cycle.parameters() for cycle in cycles), strict=True):
+                same[-1].copy_(torch.stack(same).mean(0))
+        cycles[-1].bfloat16().save_pretrained(folder / name)
         AutoTokenizer.from_pretrained(folders[-1]).save_pretrained(folder / name)
     shutil.copyfile(run / "log.jsonl", folder / "log.jsonl")
 

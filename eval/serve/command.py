@@ -6,6 +6,7 @@ empty cache, warm, by several users at once, and, for DepCache, with the entitie
 ahead (see `eval.serve.measure`). Times are taken at the client, over streamed answers.
 
     --quick       one round, fewer requests; below 10 minutes on two quiet cores
+    --profile X   only where the time of a warm request of the system X goes
     --sustained   only a long stream, in a cache that holds a part of it: what wears off?
 
 The workload is zipfian over MetaQA with --data, else over the demo's graph; name others with
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,7 @@ from eval.serve.measure import LOAD, STREAM, WARM, Options, Run, measure, num_st
 from eval.serve.plots import plot_run
 from eval.serve.profile import profile, to_text
 from eval.serve.report import to_markdown, write_files
-from eval.serve.systems import Writer, get_system
+from eval.serve.systems import System, Writer, get_system
 from eval.serve.workloads import Spec
 
 COUNTS = {STREAM: 200, WARM: 100, LOAD: 200}
@@ -83,7 +85,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--load-tokens", type=int, default=32, help="of an answer under load (default 32)")
     add("--pool-tokens", type=int, help=f"for KV (default {POOL_TOKENS:,})")
     add("--export", type=Path, help="write the requests to this folder as OpenAI JSONL, and end")
-    add("--profile", metavar="SYSTEM", help="where the time of its warm requests goes, only that")
+    add(
+        "--profile",
+        metavar="SYSTEM",
+        help="where the time of its warm requests goes (first workload), only that",
+    )
     add("--seed", type=int, default=0)
 
 
@@ -102,9 +108,13 @@ def run(args: argparse.Namespace) -> int:
                 export(workload.requests, get_system(name), writer, max_tokens, file)
         return 0
     if args.profile is not None:
-        options = _options(args, made[0], model, Path())  # profile has a folder for its log
-        with err.status(f"profiling {args.profile}"):
-            found = profile(get_system(args.profile), made[0], writer, options)
+        [system] = _get_systems([args.profile], args)
+        with (
+            err.status(f"profiling {args.profile}"),
+            tempfile.TemporaryDirectory(prefix="depcache-eval-") as logs,
+        ):
+            options = _options(args, made[0], model, Path(logs))
+            found = profile(system, made[0], writer, options)
         err.print(to_text(found), markup=False, soft_wrap=True)
         write_report(
             {"profile": found, "manifest": about(args, time.perf_counter() - started)}, args.json
@@ -158,9 +168,7 @@ def make_report(
 ) -> tuple[dict[str, Any], list[Run]]:
     """The report and all that was measured."""
     names = [*args.systems, *(["vllm"] if args.vllm and "vllm" not in args.systems else [])]
-    systems = [get_system(name) for name in names]
-    if any(system.engine == "vllm" for system in systems) and args.vllm is None:
-        raise ConfigError("vllm needs an environment of its own: name its python with --vllm")
+    systems = _get_systems(names, args)
     started = time.perf_counter()
     runs: list[Run] = []
     with (
@@ -187,6 +195,14 @@ def make_report(
         "manifest": _manifest(args, model, runs, time.perf_counter() - started),
     }
     return report, runs
+
+
+def _get_systems(names: Sequence[str], args: argparse.Namespace) -> list[System]:
+    """By name; ConfigError before anything is started."""
+    systems = [get_system(name) for name in names]
+    if any(system.engine == "vllm" for system in systems) and args.vllm is None:
+        raise ConfigError("vllm needs an environment of its own: name its python with --vllm")
+    return systems
 
 
 def _options(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path as File
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 import httpx
 import psutil
 
+from depcache.cli.launch import Launch
 from depcache.client.client import Client
 from depcache.demo.server import ServerProcess, find_free_port
 from depcache.errors import ServerError
@@ -149,23 +151,13 @@ def _measure_system(
     number: int,
     on_step: Callable[[str, int], None],
 ) -> Iterator[Measured]:
-    port = find_free_port()
-    launch = make_server(
-        system,
-        options.model,
-        port,
-        pool_tokens=options.pool_tokens,
-        vllm_python=options.vllm_python,
-    )
-    run.servers[system.name] = launch.to_shell()
-    url = f"http://127.0.0.1:{port}"
-    log_file = options.log_folder / f"{system.name}.log"
     calls = {
         phase: [writer.write(system, request) for request in requests]
         for phase, requests in run.requests.items()
     }
-    with ServerProcess(launch, url, log_file) as process, Client(url) as client:
-        process.wait_until_ready(READY_S)
+    with open_system(system, writer, options) as (process, launch), Client(process.url) as client:
+        url = process.url
+        run.servers[system.name] = launch.to_shell()
         run.facts.setdefault(system.name, _facts_of(url))
 
         def ask(phase: str, calls: Sequence[Call], **how: Any) -> Measured:
@@ -189,7 +181,6 @@ def _measure_system(
             memory = _resident_bytes(process.pid)
             return Measured(system, phase, number, records, summary, memory)
 
-        warm_up(url, writer, system, options)
         for phase in (STREAM, WARM):
             if calls[phase]:
                 yield ask(phase, calls[phase], max_tokens=options.max_tokens)
@@ -225,10 +216,30 @@ def _measure_system(
             yield ask(PRECOMPUTED, calls[PRECOMPUTED], max_tokens=options.max_tokens)
 
 
-def warm_up(url: str, writer: Writer, system: System, options: Options) -> None:
-    """Ask a few times about facts of no workload; ServerError if that fails."""
-    call = writer.write(system, _WARM_UP)
+@contextmanager
+def open_system(
+    system: System, writer: Writer, options: Options
+) -> Iterator[tuple[ServerProcess, Launch]]:
+    """Its server for as long as the block, warmed up by facts of no workload.
 
+    Raises ServerError when it does not start or does not answer.
+    """
+    port = find_free_port()
+    launch = make_server(
+        system,
+        options.model,
+        port,
+        pool_tokens=options.pool_tokens,
+        vllm_python=options.vllm_python,
+    )
+    log_file = options.log_folder / f"{system.name}.log"
+    with ServerProcess(launch, f"http://127.0.0.1:{port}", log_file) as process:
+        process.wait_until_ready(READY_S)
+        _warm_up(process.url, writer.write(system, _WARM_UP), options)
+        yield process, launch
+
+
+def _warm_up(url: str, call: Call, options: Options) -> None:
     def note(i: int) -> Record:
         return Record(f"warm-up-{i}", "", "", "warm-up", 0, i)
 

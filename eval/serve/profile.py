@@ -2,9 +2,10 @@
 """Where the time of a warm request goes: `python -m eval serve --profile depcache`.
 
 py-spy looks, from outside, at what every Python thread of the server is doing, 100 times a
-second, while warm requests are asked one at a time, each for one token. A thread that waits is
-not counted. What is left of the time to first token is the way between processes and back to
-the client, and the client itself.
+second, while warm requests are asked one at a time, each for one token. Threads that wait are
+left out, and a scheduler that looks for requests has a row of its own, since it does so without
+pause. What is left of the time to first token is the way between processes and back to the
+client, and the client itself.
 """
 
 from __future__ import annotations
@@ -25,12 +26,11 @@ from statistics import mean, median
 from typing import Any
 
 import depcache
-from depcache.demo.server import ServerProcess, find_free_port
 from depcache.errors import ConfigError, ServerError
 from eval.serve.drive import Call, drive
-from eval.serve.measure import LOAD, READY_S, STREAM, WARM, Options, split, warm_up
+from eval.serve.measure import LOAD, STREAM, WARM, Options, open_system, split
 from eval.serve.records import Record
-from eval.serve.systems import System, Writer, make_server
+from eval.serve.systems import System, Writer
 from eval.serve.workloads import Workload
 
 SAMPLES_A_SECOND = 100
@@ -76,45 +76,42 @@ def profile(
 
     The requests of `stream` and `load` fill the cache, those of `warm` are measured.
 
-    Raises ConfigError without py-spy, and ServerError when a request fails.
+    Raises ConfigError without py-spy or with fewer than two warm requests, and ServerError when a
+    request fails.
     """
     tool = _find_tool()
+    if options.counts[WARM] < 2:
+        raise ConfigError(
+            f"--warm is {options.counts[WARM]}: a profile takes two requests or more, half of "
+            "them without the profiler"
+        )
     options = replace(options, max_tokens=1)
     requests = split(workload.requests, options.counts)
     calls = {name: [writer.write(system, each) for each in requests[name]] for name in requests}
-    port = find_free_port()
-    launch = make_server(
-        system,
-        options.model,
-        port,
-        pool_tokens=options.pool_tokens,
-        vllm_python=options.vllm_python,
-    )
-    url = f"http://127.0.0.1:{port}"
 
-    def ask(calls: Sequence[Call]) -> list[Record]:
+    def ask(url: str, calls: Sequence[Call]) -> list[Record]:
         def note(i: int) -> Record:
             return Record(str(i), system.name, workload.spec.name, WARM, 0, i)
 
-        records, _ = drive(url, calls, note, max_tokens=1)
-        broken = [record.error for record in records if record.error]
+        records, _ = drive(url, calls, note, max_tokens=options.max_tokens)
+        # One token may be a piece of a character, without text: answered, but nobody saw when.
+        broken = [each.error for each in records if each.error and not each.prompt_tokens]
         if broken:
             raise ServerError(f"a request to {url} failed: {broken[0]}")
         return records
 
     with (
+        open_system(system, writer, options) as (process, _),
         tempfile.TemporaryDirectory(prefix="depcache-profile-") as folder,
-        ServerProcess(launch, url, Path(folder) / "log") as process,
     ):
-        process.wait_until_ready(READY_S)
-        warm_up(url, writer, system, options)
-        ask([*calls[STREAM], *calls[LOAD]])
+        url = process.url
+        ask(url, [*calls[STREAM], *calls[LOAD]])
         # Half of them without the profiler: what it costs is part of the report.
         half = len(calls[WARM]) // 2
-        alone = ask(calls[WARM][:half])
+        alone = ask(url, calls[WARM][:half])
         stacks = Path(folder) / "stacks"
         with _sampling(tool, process.pid, stacks):
-            sampled = ask(calls[WARM][half:])
+            sampled = ask(url, calls[WARM][half:])
         counts = count(stacks.read_text(encoding="utf-8").splitlines())
     number = len(sampled)
     rows = [
@@ -205,4 +202,8 @@ def _find_tool() -> str:
 
 
 def _ms(measure: Any, records: Sequence[Record]) -> float:
-    return round(1e3 * measure([record.ttft_s for record in records]), 2)
+    """Of the times to first token; ServerError when no answer had any text."""
+    times = [record.ttft_s for record in records if record.ttft_s is not None]
+    if not times:
+        raise ServerError(f"none of {len(records)} answers had any text: use another model")
+    return round(1e3 * measure(times), 2)

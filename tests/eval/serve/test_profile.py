@@ -54,17 +54,39 @@ def test_a_sample_counts_for_the_first_area_that_its_stack_is_in() -> None:
 
 
 @pytest.mark.sglang
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--profile", "depcache", "--warm", "1"], "--warm is 1"),
+        (["--profile", "vllm"], "name its python with --vllm"),
+        (["--profile", "nothing"], "'nothing' is no system"),
+    ],
+)
+def test_what_cannot_be_profiled_is_said_before_a_server_starts(
+    model_path: Callable[[str], Path],
+    flags: list[str],
+    why: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("matplotlib")
+    arguments = ["serve", "--workloads", "zipfian:demo", "--model", str(model_path("llama_gqa"))]
+    assert main([*arguments, *flags]) == 2
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.sglang
 @pytest.mark.timeout(900)
 def test_a_real_server_is_profiled(model_path: Callable[[str], Path], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     out = tmp_path / "profile.json"
     arguments = ["serve", "--profile", "depcache", "--workloads", "zipfian:demo"]
     arguments += ["--model", str(model_path("llama_gqa")), "--entities", "3", "--paths", "6"]
-    arguments += ["--stream", "10", "--warm", "60", "--load", "0", "--pool-tokens", "20000"]
+    # So many that an area which takes a millisecond of each is missed by no chance.
+    arguments += ["--stream", "10", "--warm", "300", "--load", "0", "--pool-tokens", "20000"]
     assert main([*arguments, "--json", str(out)]) == 0
     found = json.loads(out.read_text())["profile"]
     areas = {(row["process"], row["area"]) for row in found["rows"]}
     assert {(SCHEDULER, "attention"), (SCHEDULER, "layers of the model")} < areas
-    assert found["requests"] == 30
+    assert found["requests"] == 150
     assert 0 < found["busy_ms"] and 0 < found["ttft_ms_p50_without_profiler"]
     assert found["computed_tokens"] < found["prompt_tokens"]
