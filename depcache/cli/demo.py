@@ -18,7 +18,7 @@ from depcache.cli.launch import Launch, find_gpu, make_launch, require_sglang
 from depcache.cli.output import make_console, write_text
 from depcache.client.client import Client
 from depcache.demo.graph import open_sample_graph
-from depcache.demo.model import find_model, is_trained
+from depcache.demo.model import find_model, is_trained, load_flags
 from depcache.demo.run import SGLANG, SYSTEMS, Answer, Asked, add_up, ask_all, make_passes
 from depcache.demo.sample import load_questions
 from depcache.demo.server import ServerProcess, find_free_port
@@ -53,7 +53,7 @@ def demo(
     ),
     model: Annotated[
         str,
-        typer.Option(help="The model to serve; 30m and 125m are random weights, for times only."),
+        typer.Option(help="The model to serve; 30m, 125m, 8b (GPU) are random, for times only."),
     ] = TINY_NAME,
     hops: Annotated[int, typer.Option(min=1, max=3, help="Edges of the longest path.")] = 3,
     paths: Annotated[int, typer.Option(min=1, help="Paths kept for each entity.")] = 30,
@@ -107,7 +107,7 @@ def demo(
 def make_demo_launch(model: str, system: str, port: int, *, has_gpu: bool) -> Launch:
     """The same server for both systems but for the cache."""
     args = ["--host", "127.0.0.1", "--port", str(port), "--log-level", "warning"]
-    args += ["--max-total-tokens", str(POOL_TOKENS), "--skip-server-warmup"]
+    args += ["--max-total-tokens", str(POOL_TOKENS), "--skip-server-warmup", *load_flags(model)]
     return make_launch(args, model=model, stock=system == SGLANG, has_gpu=has_gpu)
 
 

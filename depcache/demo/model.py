@@ -4,7 +4,8 @@
 Made once, from a seed, into the user's cache folder: 30 million parameters, seven times those of
 depcache-tiny, or 125 million, and a byte-level BPE tokenizer that knows the words of the sample
 graph. Its answers are noise; what is measured with it (tokens, reuse, time to first token) does
-not depend on the weights.
+not depend on the weights. `8b` has the shape of Llama-3-8B and no weights on disk: the server
+draws them (`load_flags`), which takes a GPU.
 
 `python -m depcache.demo.model [FOLDER] [--size 125m]` makes it, if it is not there, and prints
 its folder. Needs the extra `server`.
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +38,25 @@ RECIPE = 1
 """Counts up when the model is made in another way, so that an old one is not taken for it."""
 
 SEED = 20261120
-SIZES: dict[str, dict[str, int]] = {
-    "30m": {"width": 512, "mlp": 1536, "layers": 9},
-    "125m": {"width": 1024, "mlp": 2816, "layers": 10},
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of a Llama. `vocab_size`: None is that of the tokenizer; else weights are the server's."""
+
+    width: int
+    mlp: int
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int = 64
+    vocab_size: int | None = None
+
+
+SIZES = {
+    "30m": Shape(512, 1536, 9, num_kv_heads=4),
+    "125m": Shape(1024, 2816, 10, num_kv_heads=8),
+    "8b": Shape(4096, 14336, 32, num_kv_heads=8, head_dim=128, vocab_size=128256),
 }
-"""Name to shape; heads have 64 channels, and two of them share keys and values."""
 _VOCAB_SIZE = 4096  # at most; the sample's words give fewer
 _MAX_LEN = 32768
 _SPECIAL_TOKENS = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
@@ -61,7 +77,7 @@ def default_folder(size: str = "30m") -> Path:
 
 
 def find_model(name: str) -> str:
-    """What to load for `depcache-tiny`, for a size (30m, 125m: random weights), or for any other.
+    """What to load for `depcache-tiny`, for one of `SIZES` (random weights), or for any other.
 
     Random weights are made if they are not there; others stay what they are.
     """
@@ -71,6 +87,14 @@ def find_model(name: str) -> str:
 def is_trained(folder: str | Path) -> bool:
     """False for a model that this script made."""
     return not (Path(folder) / MARKER_FILE).exists()
+
+
+def load_flags(folder: str | Path) -> list[str]:
+    """Flags of a server, SGLang's or vLLM's, that is to draw the weights that are not there."""
+    shape = Path(folder) / MARKER_FILE
+    if not shape.exists() or list(Path(folder).glob("*.safetensors")):
+        return []
+    return ["--load-format", "dummy"]
 
 
 def ensure_model(folder: Path | None = None, size: str = "30m") -> Path:
@@ -104,8 +128,11 @@ def make_model(folder: Path, size: str = "30m") -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         draft = Path(name) / "model"
         tokenizer = make_tokenizer(_sample_texts(), _VOCAB_SIZE)
+        shape = SIZES[size]
         tokenizer.save_pretrained(draft)
-        num_parameters = _make_weights(draft, len(tokenizer), SIZES[size])
+        if shape.vocab_size is not None:
+            _fill_vocabulary(draft / "tokenizer.json", shape.vocab_size)
+        num_parameters = _make_weights(draft, len(tokenizer), shape)
         marker = {"trained": False, "recipe": RECIPE, "seed": SEED, "parameters": num_parameters}
         (draft / MARKER_FILE).write_text(json.dumps(marker) + "\n", encoding="utf-8")
         if (folder / MARKER_FILE).exists():
@@ -162,30 +189,44 @@ def make_tokenizer(
     return fast
 
 
-def _make_weights(folder: Path, vocab_size: int, shape: dict[str, int]) -> int:
-    """Draw and save the weights; returns the number of parameters."""
+def _fill_vocabulary(file: Path, size: int) -> None:
+    """Words that no text has, so that whatever a model answers can be read."""
+    tokenizer = json.loads(file.read_text(encoding="utf-8"))
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary |= {f"Ġunused{i}": i for i in range(len(vocabulary), size)}  # Ġ: a blank, in bytes
+    file.write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
+
+
+def _make_weights(folder: Path, vocab_size: int, shape: Shape) -> int:
+    """Draw and save the weights, or the shape alone; returns the number of parameters."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=-(-vocab_size // 64) * 64,
-        hidden_size=shape["width"],
-        intermediate_size=shape["mlp"],
-        num_hidden_layers=shape["layers"],
-        num_attention_heads=shape["width"] // 64,
-        num_key_value_heads=shape["width"] // 128,
-        head_dim=64,
+        vocab_size=shape.vocab_size or -(-vocab_size // 64) * 64,
+        hidden_size=shape.width,
+        intermediate_size=shape.mlp,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.width // shape.head_dim,
+        num_key_value_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
         max_position_embeddings=_MAX_LEN,
         rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
         bos_token_id=None,
         eos_token_id=0,
         pad_token_id=0,
         tie_word_embeddings=False,
-        dtype="float32",
+        dtype="float32" if shape.vocab_size is None else "bfloat16",
+        architectures=["LlamaForCausalLM"],
     )
+    is_drawn = shape.vocab_size is None
     torch.manual_seed(SEED)
-    model = LlamaForCausalLM(config)
-    model.save_pretrained(folder)
+    with torch.device("cpu" if is_drawn else "meta"):
+        model = LlamaForCausalLM(config)
+    if is_drawn:
+        model.save_pretrained(folder)
+    else:
+        config.save_pretrained(folder)
     return sum(parameter.numel() for parameter in model.parameters())
 
 

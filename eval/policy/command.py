@@ -8,7 +8,7 @@ that were cached when their request ran; the first requests are a warm-up and no
     --quick   one seed, 4, 8 and 16 GB, queue of 64; minutes
     (else)    three seeds, queues of 64, 16, 4 and 1, shares of the working set, retrieval traces
 
-Without --data, the folders `data/kg` and `../shared/data/kg` are tried, then a graph is made up.
+Without --data a graph is made up.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ from eval.policy.report import SYNTHETIC, make_rows, make_summary, make_table, w
 from eval.policy.workloads import Source, Spec, list_traces
 from eval.sets import SetError
 
-DATA_FOLDERS = (Path("data/kg"), Path("../shared/data/kg"))
 POOL = 1500
 """Entities: about 40 GB of KV over MetaQA, so that 16 GB under LRU and uniform requests hit 40 %,
 as in the paper (section 6.4.1), which does not say how many entities it sampled."""
@@ -229,13 +228,12 @@ def make_specs(
 
 def find_data(args: argparse.Namespace, cache: Path) -> tuple[Path, Path | None, list[str]]:
     """The file of triples, the folder of the traces, and what a reader of the report must know."""
-    data = args.data or next((folder for folder in DATA_FOLDERS if folder.is_dir()), None)
-    if data is None:
+    if args.data is None:
         made = write_made_graph(cache / "made-graph.tsv")
         return made, args.chunks, ["no --data: the graph is made up, not MetaQA"]
-    folder = data / args.graph
+    folder = args.data / args.graph
     graph = next((path for path in sorted(folder.glob("triples.tsv*"))), None)
     if graph is None:
         raise SetError(f"{str(folder)!r} has no triples.tsv or triples.tsv.gz: check --data")
-    chunks = args.chunks or data.parent / "chunks"
+    chunks = args.chunks or args.data.parent / "chunks"
     return graph, chunks if chunks.is_dir() else None, []

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--workloads", nargs="+", help="as zipfian:metaqa, zipfian:metaqa:4000, questions:demo")
     add("--systems", nargs="+", default=["depcache", "sglang", "sglang-dedup"])
     add("--vllm", type=Path, help="python of an environment with vLLM; adds the system vllm")
-    add("--model", help="a folder, depcache-tiny, or 30m or 125m random weights (default 30m)")
+    add("--model", help="a folder, depcache-tiny, or random weights: 30m, 125m, 8b (default 30m)")
     add("--template", default="path", choices=("path", "triple"), help="how paths become text")
     add("--entities", type=int, default=10, help="of a request (default 10)")
     add("--paths", type=int, default=30, help="of an entity, at most (default 30)")

@@ -21,6 +21,7 @@ from pathlib import Path as File
 from typing import Any, Literal
 
 from depcache.cli.launch import Launch, find_gpu, make_launch
+from depcache.demo.model import load_flags
 from depcache.errors import ConfigError
 from depcache.prompt.forest import Forest
 from depcache.prompt.layout import Layout, token_positions
@@ -91,7 +92,7 @@ def make_server(
     pool_tokens  slots for KV, the same for all
     vllm_python  the interpreter of an environment that has vLLM
     """
-    address = ["--host", "127.0.0.1", "--port", str(port)]
+    address = ["--host", "127.0.0.1", "--port", str(port), *load_flags(model)]
     named = ["--served-model-name", MODEL_NAME]
     if system.engine == "vllm":
         assert vllm_python is not None
