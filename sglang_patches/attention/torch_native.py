@@ -14,12 +14,10 @@ import torch
 from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 
 from depcache.config import load_config
-from depcache.errors import ConfigError
-from depcache.position.shift import shift_keys
+from sglang_patches.attention.copies import RowCopier
 from sglang_patches.attention.torch_plans import WORK_BY_PLAN, AttentionWork, CausalWork
 from sglang_patches.cpu_platform import is_cpu, set_cpu_threads
-from sglang_patches.forward import get_batch, merge_copies
-from sglang_patches.request_state import PendingCopy
+from sglang_patches.forward import get_batch
 
 
 class DependencyTorchBackend(TorchNativeAttnBackend):
@@ -34,16 +32,13 @@ class DependencyTorchBackend(TorchNativeAttnBackend):
         self._plan = config.attention_plan
         self._new_rows_only = is_cpu(runner) and config.cpu_attention == "new_rows"
         self._work: list[AttentionWork] | None = None
-        self._rope: Any = None
+        self._copier = RowCopier(runner)
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
         super().init_forward_metadata(forward_batch)
         self._work = None
         dependencies = get_batch(forward_batch)
-        if dependencies is not None and dependencies.load is not None:
-            dependencies.load.run()
-        if dependencies is not None and dependencies.copies:
-            self._copy_shifted(merge_copies(dependencies.copies))
+        self._copier.run(dependencies)
         if not forward_batch.forward_mode.is_extend() or forward_batch.encoder_lens is not None:
             return
         if dependencies is None and not self._new_rows_only:
@@ -95,40 +90,3 @@ class DependencyTorchBackend(TorchNativeAttnBackend):
             work.run(query[rows], k_cache, v_cache, output[rows], scale)
             start += num_new
         return output
-
-    def _copy_shifted(self, copy: PendingCopy) -> None:
-        """Move shifted hits into their own slots, in every layer, before the first one runs."""
-        rope = self._rotary_embedding()
-        pool = self.token_to_kv_pool
-        device = rope.cos_sin_cache.device
-        sources, targets, homes, placed = (
-            torch.from_numpy(array).to(device)
-            for array in (copy.sources, copy.targets, copy.homes, copy.placed)
-        )
-        first_layer = getattr(pool, "start_layer", 0) or 0
-        for layer in range(first_layer, first_layer + pool.layer_num):
-            keys, values = pool.get_key_buffer(layer), pool.get_value_buffer(layer)
-            keys[targets] = shift_keys(
-                keys[sources],
-                homes,
-                placed,
-                rope.cos_sin_cache,
-                rotary_dim=rope.rotary_dim,
-                is_neox=rope.is_neox_style,
-            )
-            values[targets] = values[sources]
-
-    def _rotary_embedding(self) -> Any:
-        if self._rope is None:
-            found = [
-                module
-                for module in self._runner.model.modules()
-                if hasattr(module, "cos_sin_cache") and hasattr(module, "rotary_dim")
-            ]
-            if not found:
-                raise ConfigError(
-                    "the model has no rotary embedding, so cached keys cannot be moved: use the "
-                    "layout 'tree'"
-                )
-            self._rope = found[0]
-        return self._rope

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of a whole batch: the prompts of one forward pass side by side, as few kernel calls.
+
+A call is what FlashInfer's paged wrappers take with pages of one slot: ragged attention
+requests with `q_indptr` and `kv_indptr`. Plain prompts are planned along with the others, since
+a wrapper has one kind of mask for all of its requests (FlashInfer 0.6, `plan`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from flashinfer_masks.cascade import Batch, plan_cascade
+from flashinfer_masks.masked import causal_mask, plan_masked
+from flashinfer_masks.packed import PackedMasks, pack_masks
+from flashinfer_masks.ragged import make_indptr
+from flashinfer_masks.segments import plan_segments
+from flashinfer_masks.visibility import Step
+
+PlanName = Literal["custom_mask", "segments", "cascade"]
+Kind = Literal["causal", "full", "masked"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlainStep:
+    """The rows that one forward pass computes of a prompt without trees: each sees all before.
+
+    num_prefix  rows already in the KV cache
+    num_new     rows computed now, >= 1
+    """
+
+    num_prefix: int
+    num_new: int
+
+    @property
+    def num_rows(self) -> int:
+        return self.num_prefix + self.num_new
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """One kernel call: ragged requests over the rows of several prompts.
+
+    kind       causal: bottom-right, the last query of a request sees all of its keys.
+               full: every query sees every key. masked: as `masks` says
+    batch      queries are rows of the forward pass, counted over all prompts; KV rows are rows
+               of the prompt they belong to
+    kv_counts  (P,) int64, KV rows of each prompt of the batch, one prompt behind the other
+    masks      of each request, packed; None unless masked
+    """
+
+    kind: Kind
+    batch: Batch
+    kv_counts: np.ndarray
+    masks: PackedMasks | None = field(default=None, repr=False)
+
+    @property
+    def num_queries(self) -> int:
+        return len(self.batch.q_rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchPlan:
+    """What to call for the new rows of all prompts, [0, num_queries) in the order of the batch.
+
+    calls        every row is a query of exactly one of them
+    system       the same rows' attention over the system of their prompt, to be merged with the
+                 one above by log-sum-exp; None where there is nothing to merge
+    """
+
+    num_queries: int
+    calls: tuple[Call, ...]
+    system: Call | None = None
+
+
+def plan_batch(steps: Sequence[Step | PlainStep], plan: PlanName) -> BatchPlan:
+    """The calls for one forward pass, at most three.
+
+    Raises PlanTooLargeError when a call would need offsets beyond int32.
+    """
+    num_new = np.array([step.num_new for step in steps], np.int64)
+    starts = np.cumsum(num_new) - num_new
+    num_queries = int(num_new.sum())
+    if plan == "segments":
+        parts = [_plain(s) if isinstance(s, PlainStep) else _segments(s) for s in steps]
+        return BatchPlan(num_queries, (_join("causal", parts, starts),))
+    if plan == "custom_mask":
+        masks = [
+            causal_mask(step.num_new, step.num_rows)
+            if isinstance(step, PlainStep)
+            else plan_masked(step).mask
+            for step in steps
+        ]
+        call = _join("masked", [_plain(step) for step in steps], starts, pack_masks(masks))
+        return BatchPlan(num_queries, (call,))
+    return _cascade(steps, starts, num_queries)
+
+
+def _cascade(steps: Sequence[Step | PlainStep], starts: np.ndarray, num_queries: int) -> BatchPlan:
+    causal: list[Batch] = []
+    masked: list[Batch] = []
+    system: list[Batch] = []
+    masks: list[np.ndarray] = []
+    for step in steps:
+        if isinstance(step, PlainStep):
+            causal.append(_plain(step))
+            masked.append(_EMPTY)
+            system.append(_EMPTY)
+            continue
+        plan = plan_cascade(step)
+        causal.append(plan.causal)
+        masked.append(plan.masked)
+        system.append(plan.system)
+        masks += plan.masks()
+    calls = (
+        _join("causal", causal, starts),
+        _join("masked", masked, starts, pack_masks(masks)),
+    )
+    level_0 = _join("full", system, starts)
+    return BatchPlan(
+        num_queries,
+        tuple(call for call in calls if call.num_queries),
+        level_0 if level_0.num_queries else None,
+    )
+
+
+def _plain(step: Step | PlainStep) -> Batch:
+    """All new rows over all rows, as one request."""
+    return Batch.make(
+        np.zeros(1, np.int64),
+        np.array([step.num_new]),
+        np.array([step.num_rows]),
+        np.arange(step.num_rows, dtype=np.int32),
+    )
+
+
+def _segments(step: Step) -> Batch:
+    plan = plan_segments(step)
+    return Batch(
+        np.arange(step.num_new, dtype=np.int32), plan.q_indptr, plan.kv_indptr, plan.kv_rows
+    )
+
+
+def _join(
+    kind: Kind,
+    batches: Sequence[Batch],
+    starts: np.ndarray,
+    masks: PackedMasks | None = None,
+) -> Call:
+    """The requests of all prompts behind each other.
+
+    starts  (P,) first new row of each prompt in the batch
+    """
+    q_lens = np.concatenate([np.diff(batch.q_indptr) for batch in batches])
+    kv_lens = np.concatenate([np.diff(batch.kv_indptr) for batch in batches])
+    return Call(
+        kind=kind,
+        batch=Batch(
+            q_rows=np.concatenate(
+                [
+                    batch.q_rows + np.int32(start)
+                    for batch, start in zip(batches, starts, strict=True)
+                ]
+            ),
+            q_indptr=make_indptr(q_lens.astype(np.int64), "query rows"),
+            kv_indptr=make_indptr(kv_lens.astype(np.int64), "KV rows"),
+            kv_rows=np.concatenate([batch.kv_rows for batch in batches]),
+        ),
+        kv_counts=np.array([len(batch.kv_rows) for batch in batches], np.int64),
+        masks=masks,
+    )
+
+
+_NONE = np.empty(0, np.int64)
+_EMPTY = Batch.make(_NONE, _NONE, _NONE, np.empty(0, np.int32))

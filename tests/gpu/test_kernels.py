@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels on a GPU against float64 torch: FlashInfer's calls, and the moving of rows."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+import torch
+
+from depcache.position.shift import shift_keys
+from flashinfer_masks.batches import PlanName, plan_batch
+from tests.helpers.paged import PagedBatch, draw_steps
+
+pytestmark = [pytest.mark.gpu, pytest.mark.sglang]
+
+HEAD_DIM = 128
+SCALE = HEAD_DIM**-0.5
+
+
+@pytest.mark.parametrize("plan", get_args(PlanName))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(32, 8), (4, 4)])
+def test_a_batch_gets_the_attention_each_prompt_gets_alone(
+    plan: PlanName, dtype: torch.dtype, num_heads: int, num_kv_heads: int
+) -> None:
+    from flashinfer import BatchPrefillWithPagedKVCacheWrapper, merge_state
+
+    from sglang_patches.attention.flashinfer_calls import FlashInferCall, Heads
+    from sglang_patches.attention.paged import BatchAttention, Scales, find_slots
+
+    workspace = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    heads = Heads(num_heads, num_kv_heads, HEAD_DIM, dtype, dtype)
+    wrappers = {
+        kind: BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend="fa2")
+        for kind in ("causal", "full", "masked")
+    }
+    for seed in range(8):  # the wrappers plan again for every batch
+        steps = draw_steps(seed)
+        case = PagedBatch.make(
+            steps,
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=HEAD_DIM,
+            dtype=dtype,
+            device="cuda",
+        )
+        attention = BatchAttention(
+            plan_batch(steps, plan),
+            lambda call, case=case: FlashInferCall(
+                wrappers[call.kind],
+                call,
+                find_slots(call, case.req_to_token, case.pool_indices),
+                heads,
+            ),
+            lambda *states: merge_state(*states)[0],
+            case.query.device,
+        )
+        for _ in range(2):  # two layers run what was planned once
+            found = attention.run(case.query, case.keys, case.values, Scales(SCALE)).double()
+            expected = case.expected(SCALE)
+            assert (found - expected).norm() < 5e-3 * expected.norm(), (seed, plan)
+            torch.testing.assert_close(found, expected, rtol=0, atol=4e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("is_neox", [True, False])
+@pytest.mark.parametrize(("num_heads", "head_dim", "rotary_dim"), [(8, 128, 128), (2, 96, 64)])
+def test_rows_move_as_by_torch(
+    dtype: torch.dtype, is_neox: bool, num_heads: int, head_dim: int, rotary_dim: int
+) -> None:
+    from sglang_patches.attention.shift_kernel import Layers, move_rows
+
+    rng = torch.Generator("cuda").manual_seed(0)
+    num_slots, num_rows = 4000, 1501
+    shape = (num_slots, num_heads, head_dim)
+    keys, values = (
+        [torch.randn(shape, generator=rng, device="cuda").to(dtype) for _ in range(5)]
+        for _ in range(2)
+    )
+    slots = torch.randperm(num_slots, generator=rng, device="cuda")
+    sources, targets = slots[:num_rows], slots[num_rows : 2 * num_rows]
+    homes, placed = (
+        torch.randint(0, 8000, (num_rows,), generator=rng, device="cuda") for _ in range(2)
+    )
+    frequencies = 10000 ** (-torch.arange(0, rotary_dim, 2, device="cuda") / rotary_dim)
+    angles = torch.arange(8000, device="cuda")[:, None] * frequencies
+    table = torch.cat((angles.cos(), angles.sin()), dim=-1)
+    how = {"rotary_dim": rotary_dim, "is_neox": is_neox}
+    expected = [each.clone() for each in keys]
+    for key in expected:
+        key[targets] = shift_keys(key[sources], homes, placed, table, **how)
+    move_rows(Layers.make(keys, values), sources, targets, homes, placed, table, **how)
+    for mine, theirs in zip(keys, expected, strict=True):
+        atol = 1e-5 if dtype is torch.float32 else 4e-2
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=atol)
+    for value in values:
+        assert torch.equal(value[targets], value[sources])
