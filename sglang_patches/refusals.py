@@ -111,7 +111,13 @@ def find_refusals(server_args: Any) -> list[str]:
     for backend in sorted(str(b) for b in backends - {None, *SUPPORTED_BACKENDS}):
         reasons.append(
             f"attention backend {backend!r} cannot run dependency prompts yet: use "
-            f"--attention-backend {SUPPORTED_BACKENDS[0]}"
+            f"--attention-backend {' or '.join(SUPPORTED_BACKENDS)}"
+        )
+    graphs = getattr(server_args, "cuda_graph_config", None)
+    if "flashinfer" in backends and graphs is not None and graphs.prefill.backend != "disabled":
+        reasons.append(
+            f"prefills in CUDA graphs ({graphs.prefill.backend}) are not supported, because a "
+            "graph is captured without trees: give --disable-prefill-cuda-graph"
         )
     why = _FORBIDDEN_POLICIES.get(server_args.schedule_policy)
     if why:

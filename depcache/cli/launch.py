@@ -87,15 +87,11 @@ def make_launch(
     defaults: list[tuple[str, str | None]] = []
     if not stock:
         defaults += [(BACKEND_FLAG, BACKEND_NAME), ("--radix-eviction-policy", "lacr_adaptive")]
-    defaults += [
-        ("--page-size", "1"),
-        ("--enable-cache-report", None),
-        # On a GPU as well, until DepCache's adapter for FlashInfer is there.
-        ("--attention-backend", "torch_native"),
-    ]
+    defaults += [("--page-size", "1"), ("--enable-cache-report", None)]
     device = given.get("--device")
     if device == "cpu" or (device is None and not has_gpu):
         defaults += [
+            ("--attention-backend", "torch_native"),
             ("--device", "cpu"),
             ("--sampling-backend", "pytorch"),
             # There is nothing to overlap with: the first token would only wait for a decode step.
@@ -108,6 +104,11 @@ def make_launch(
             # SGLang's default would take nearly all the memory there is.
             ("--mem-fraction-static", "0.3"),
         ]
+    else:
+        defaults.append(("--attention-backend", "flashinfer"))
+        if not stock:
+            # A captured prefill would run without the trees; stock SGLang keeps its graphs.
+            defaults.append(("--disable-prefill-cuda-graph", None))
     argv = [sys.executable, "-m", "sglang.launch_server"]
     if model is not None:
         argv += ["--model-path", resolve_model(model)]

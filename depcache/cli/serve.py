@@ -109,10 +109,10 @@ def serve(
 
     Defaults that SGLang does not have: --radix-cache-backend depcache, --page-size 1,
     --enable-cache-report, --radix-eviction-policy lacr_adaptive (also lacr, lru, lfu, fifo, gdsf,
-    pgdsf), and --attention-backend torch_native (on a GPU too, until the adapter for FlashInfer
-    is there).
-    Without a GPU also: --device cpu, --sampling-backend pytorch, --dtype float32,
-    --mem-fraction-static 0.3.
+    pgdsf).
+    With a GPU also: --attention-backend flashinfer, --disable-prefill-cuda-graph.
+    Without one: --attention-backend torch_native, --device cpu, --sampling-backend pytorch,
+    --dtype float32, --mem-fraction-static 0.3.
 
     The position layout is chosen per request, so there is no flag for it.
     """

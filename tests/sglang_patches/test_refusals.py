@@ -38,7 +38,7 @@ BASE = {
         ("schedule_policy", "dfs-weight", "--schedule-policy"),
         ("radix_eviction_policy", "slru", "--radix-eviction-policy"),
         ("attention_backend", "triton", "attention backend"),
-        ("decode_attention_backend", "flashinfer", "attention backend"),
+        ("decode_attention_backend", "fa3", "attention backend"),
     ],
 )
 def test_an_unsupported_argument_is_named_with_a_reason(argument, value, flag) -> None:
@@ -70,6 +70,22 @@ def test_supported_arguments_are_not_refused() -> None:
 
     assert find_refusals(SimpleNamespace(**BASE)) == []
     assert find_refusals(SimpleNamespace(**{**BASE, "schedule_policy": "lpm"})) == []
+
+
+def test_prefills_in_cuda_graphs_are_refused_where_attention_is_flashinfers() -> None:
+    from sglang.srt.model_executor.cuda_graph_config import Backend, CudaGraphConfig
+
+    from sglang_patches.refusals import find_refusals
+
+    graphs = CudaGraphConfig()
+    arguments = SimpleNamespace(
+        **{**BASE, "attention_backend": "flashinfer"}, cuda_graph_config=graphs
+    )
+    graphs.prefill.backend = Backend.BREAKABLE
+    (reason,) = find_refusals(arguments)
+    assert "breakable" in reason and "--disable-prefill-cuda-graph" in reason
+    graphs.prefill.backend = Backend.DISABLED
+    assert find_refusals(arguments) == []
 
 
 def test_every_refused_argument_exists_in_this_sglang() -> None:

@@ -52,7 +52,15 @@ def test_with_a_gpu_nothing_is_said_about_the_device():
     found = options(make_launch([], model="m", has_gpu=True))
     assert "--device" not in found
     assert "--dtype" not in found
-    assert found["--attention-backend"] == "torch_native"
+
+
+def test_with_a_gpu_attention_is_flashinfers_and_only_stock_sglang_captures_prefills():
+    found, stock = (
+        options(make_launch([], model="m", has_gpu=True, stock=on)) for on in (False, True)
+    )
+    assert found["--attention-backend"] == stock["--attention-backend"] == "flashinfer"
+    assert "--disable-prefill-cuda-graph" in found
+    assert "--disable-prefill-cuda-graph" not in stock
 
 
 def test_asking_for_the_cpu_beside_a_gpu_gives_the_defaults_of_a_cpu():
