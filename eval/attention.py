@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention plans on torch: milliseconds per layer of one prefill, plans in turns.
+"""Attention plans: milliseconds of planning one prefill, and per layer of running it.
 
-The numbers behind `attention_plan: auto` on a CPU. Heads are those of the model of 30 million
-random weights; `causal` is ordinary attention over the same tokens. Needs the extra `server`.
+By two kinds of kernels, `causal` being ordinary attention over the same tokens:
+
+    torch       on the CPU, plans in turns; the numbers behind `attention_plan: auto` there. Heads
+                are those of the model of 30 million random weights.
+    flashinfer  on the GPU if there is one, with the heads of Llama-3-8B; else only what planning
+                costs on the host (`eval.gpu.plans`)
+
+On a GPU also what it costs to move cached rows (`eval.gpu.moves`). Needs the extra `server`.
 
     --quick   3 repeats instead of 15
 """
@@ -19,6 +25,9 @@ import numpy as np
 
 from depcache.cli.launch import require_sglang
 from depcache.prompt.prefix_tree import merge_sequences
+from eval.gpu.moves import measure_moves
+from eval.gpu.plans import measure_flashinfer
+from eval.gpu.timing import find_device
 from eval.micro.match_plan import make_paths
 from eval.output import about, add_output, write_report
 from flashinfer_masks.visibility import Step, Structure
@@ -67,25 +76,39 @@ def run(args: argparse.Namespace) -> int:
     repeats = args.repeats or (3 if args.quick else 15)
     rows: list[dict[str, Any]] = []
     for num_entities, num_cached in CASES:
-        measured = measure(num_entities, num_cached, args.system_len, repeats)
-        for row in measured:
-            print("  ".join(f"{key}={value}" for key, value in row.items()), file=sys.stderr)
-        rows += measured
+        step = make_step(num_entities, num_cached, args.system_len)
+        case = {
+            "trees": num_entities,
+            "system_len": args.system_len,
+            "tokens": step.num_rows,
+            "new_tokens": step.num_new,
+        }
+        found = [row | {"kernels": "torch"} for row in measure_torch(step, repeats)]
+        found += [row | {"kernels": "flashinfer"} for row in measure_flashinfer(step, repeats)]
+        for row in found:
+            rows.append(case | {key: _rounded(value) for key, value in row.items()})
+            print("  ".join(f"{key}={value}" for key, value in rows[-1].items()), file=sys.stderr)
+    device = find_device()
+    moves = measure_moves(repeats) if device is not None else []
+    for row in moves:
+        print("  ".join(f"{key}={value}" for key, value in row.items()), file=sys.stderr)
     settings = {"repeats": repeats, "system_len": args.system_len, "threads": args.threads}
     said = about(args, time.perf_counter() - started)
-    write_report({"rows": rows, "settings": settings} | said, args.json)
+    report = {"device": device or said["machine"]["processor"], "rows": rows, "moves": moves}
+    write_report(report | {"settings": settings} | said, args.json)
     return 0
 
 
-def measure(
-    num_entities: int, num_cached: int, system_len: int, repeats: int
-) -> list[dict[str, Any]]:
+def _rounded(value: Any) -> Any:
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def measure_torch(step: Step, repeats: int) -> list[dict[str, Any]]:
     """One row per plan, and one for causal attention over the same rows."""
     import torch
 
     from sglang_patches.attention.torch_plans import WORK_BY_PLAN, CausalWork
 
-    step = make_step(num_entities, num_cached, system_len)
     generator = torch.Generator().manual_seed(0)
     slots = torch.randperm(4 * step.num_rows, generator=generator)[: step.num_rows]
     shape = (4 * step.num_rows, NUM_KV_HEADS, HEAD_DIM)
@@ -105,15 +128,11 @@ def measure(
             run_ms.append((done - planned) * 1e3)
     return [
         {
-            "entities": num_entities,
-            "system_len": system_len,
-            "tokens": step.num_rows,
-            "new_tokens": step.num_new,
             "plan": name,
-            "plan_ms_median": round(statistics.median(plan_ms[1:]), 3),
-            "run_ms_median": round(statistics.median(run_ms[1:]), 3),
-            "run_ms_min": round(min(run_ms[1:]), 3),
-            "run_ms_max": round(max(run_ms[1:]), 3),
+            "plan_ms_median": statistics.median(plan_ms[1:]),
+            "run_ms_median": statistics.median(run_ms[1:]),
+            "run_ms_min": min(run_ms[1:]),
+            "run_ms_max": max(run_ms[1:]),
         }
         for name, (plan_ms, run_ms) in times.items()
     ]

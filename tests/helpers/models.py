@@ -68,6 +68,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "qwen2": ("qwen2", {}),
+    "llama_wide": ("llama", {"head_dim": 128}),  # FlashInfer has no heads of 32 channels
 }
 
 CHAT_TEMPLATE = (

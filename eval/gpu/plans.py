@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention plans on FlashInfer: planning of a whole batch, and its kernels where there is a GPU.
+
+Heads are those of Llama-3-8B, in bfloat16. `causal` is ordinary attention over the same rows,
+`custom_mask` one dense mask. Without a GPU only numpy's part of planning is timed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from eval.gpu.timing import device_ms, find_device, host_ms
+from flashinfer_masks.batches import BatchPlan, PlainStep, PlanName, plan_batch
+from flashinfer_masks.visibility import Step
+
+NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 32, 8, 128
+WORKSPACE_BYTES = 384 << 20
+CAUSAL = "causal"
+
+
+def measure_flashinfer(step: Step, repeats: int) -> list[dict[str, Any]]:
+    """Milliseconds of planning and of one layer, by plan; a layer's is None without a GPU.
+
+    plan_ms_median holds all that is done once per forward pass: plans of the prompts, slots,
+    and FlashInfer's own planning, until the device is done with it.
+    """
+    bench = None if find_device() is None else _Bench(step)
+    rows: list[dict[str, Any]] = []
+    for name in (*get_args(PlanName), CAUSAL):
+
+        def plan(name: str = name) -> BatchPlan:
+            if name == CAUSAL:
+                return plan_batch([PlainStep(step.num_prefix, step.num_new)], "segments")
+            return plan_batch([step], name)  # pyright: ignore[reportArgumentType]
+
+        if bench is None:
+            plan_ms, run_ms = host_ms(plan, repeats), None
+        else:
+            plan_ms, run_ms = bench.measure(plan, repeats)
+        rows.append({"plan": name, "plan_ms_median": plan_ms, "run_ms_median": run_ms})
+    return rows
+
+
+class _Bench:
+    """A pool with the rows of one prompt in scattered slots, and FlashInfer's wrappers."""
+
+    def __init__(self, step: Step) -> None:
+        import torch
+
+        from sglang_patches.attention.flashinfer_calls import Heads
+        from sglang_patches.attention.paged import Scales
+
+        rng = torch.Generator("cuda").manual_seed(0)
+
+        def draw(*shape: int) -> torch.Tensor:
+            values = torch.randn(*shape, HEAD_DIM, generator=rng, device="cuda")
+            return values.to(torch.bfloat16)
+
+        num_slots = 2 * step.num_rows
+        slots = torch.randperm(num_slots, generator=rng, device="cuda")
+        self._rows = slots[: step.num_rows].to(torch.int32)[None]
+        self._pool_indices = torch.zeros(1, dtype=torch.int64, device="cuda")
+        self._query = draw(step.num_new, NUM_HEADS)
+        self._keys, self._values = draw(num_slots, NUM_KV_HEADS), draw(num_slots, NUM_KV_HEADS)
+        self._scales = Scales(HEAD_DIM**-0.5)
+        self._heads = Heads(NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, torch.bfloat16, torch.bfloat16)
+        self._workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
+        self._wrappers: dict[str, Any] = {}
+
+    def measure(self, plan: Any, repeats: int) -> tuple[float, float]:
+        """Milliseconds of planning and of running."""
+        import torch
+
+        from sglang_patches.attention.paged import BatchAttention
+
+        made: list[BatchAttention] = []
+
+        def prepare() -> None:
+            made[:] = [BatchAttention(plan(), self._make_call, self._merge, self._rows.device)]
+
+        plan_ms = host_ms(prepare, repeats, torch.cuda.synchronize)
+        run_ms = device_ms(
+            lambda: made[0].run(self._query, self._keys, self._values, self._scales), repeats
+        )
+        return plan_ms, run_ms
+
+    def _make_call(self, call: Any) -> Any:
+        from flashinfer import BatchPrefillWithPagedKVCacheWrapper
+
+        from sglang_patches.attention.flashinfer_calls import FlashInferCall
+        from sglang_patches.attention.paged import find_slots
+
+        if call.kind not in self._wrappers:
+            self._wrappers[call.kind] = BatchPrefillWithPagedKVCacheWrapper(
+                self._workspace, "NHD", backend="fa2"
+            )
+        slots = find_slots(call, self._rows, self._pool_indices)
+        return FlashInferCall(self._wrappers[call.kind], call, slots, self._heads)
+
+    @staticmethod
+    def _merge(*states: Any) -> Any:
+        from flashinfer import merge_state
+
+        return merge_state(*states)[0]
