@@ -2,10 +2,9 @@
 """A small Llama with random weights, to measure with where no download is wanted.
 
 Made once, from a seed, into the user's cache folder: 30 million parameters, seven times those of
-depcache-tiny, or 125 million, and a byte-level BPE tokenizer that knows the words of the sample
-graph. Its answers are noise; what is measured with it (tokens, reuse, time to first token) does
-not depend on the weights. `8b` has the shape of Llama-3-8B and no weights on disk: the server
-draws them (`load_flags`), which takes a GPU.
+depcache-tiny, or 125 million, with the tokenizer of depcache-tiny. Its answers are noise; what is
+measured with it (tokens, reuse, time to first token) does not depend on the weights. `8b` has the
+shape of Llama-3-8B and no weights on disk: the server draws them (`load_flags`), on a GPU.
 
 `python -m depcache.demo.model [FOLDER] [--size 125m]` makes it, if it is not there, and prints
 its folder. Needs the extra `server`.
@@ -26,15 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from depcache.demo.sample import load_questions, load_triples
 from depcache.errors import ConfigError, shorten
-from depcache.prompt.render import DEFAULT_SYSTEM
-from depcache.tiny.models import resolve_model
+from depcache.tiny.models import TINY_NAME, resolve_model
 
 MARKER_FILE = "depcache_demo.json"
 """Beside a model that this script made; says that it is not trained."""
 
-RECIPE = 1
+RECIPE = 2
 """Counts up when the model is made in another way, so that an old one is not taken for it."""
 
 SEED = 20261120
@@ -57,7 +54,6 @@ SIZES = {
     "125m": Shape(1024, 2816, 10, num_kv_heads=8),
     "8b": Shape(4096, 14336, 32, num_kv_heads=8, head_dim=128, vocab_size=128256),
 }
-_VOCAB_SIZE = 4096  # at most; the sample's words give fewer
 _MAX_LEN = 32768
 _SPECIAL_TOKENS = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 _CHAT_TEMPLATE = (
@@ -124,10 +120,13 @@ def ensure_model(folder: Path | None = None, size: str = "30m") -> Path:
 
 def make_model(folder: Path, size: str = "30m") -> None:
     """Make the model in `folder`; all files appear at once, or none."""
+    from transformers import AutoTokenizer
+
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         draft = Path(name) / "model"
-        tokenizer = make_tokenizer(_sample_texts(), _VOCAB_SIZE)
+        tokenizer = AutoTokenizer.from_pretrained(resolve_model(TINY_NAME))
+        tokenizer.model_max_length = _MAX_LEN
         shape = SIZES[size]
         tokenizer.save_pretrained(draft)
         if shape.vocab_size is not None:
@@ -139,11 +138,6 @@ def make_model(folder: Path, size: str = "30m") -> None:
             return  # someone else was faster
         shutil.rmtree(folder, ignore_errors=True)
         draft.rename(folder)
-
-
-def _sample_texts() -> list[str]:
-    triples = [f"\n{s} -> {r} -> {o}" for s, r, o in load_triples()]
-    return [*triples, *(question.text for question in load_questions()), DEFAULT_SYSTEM]
 
 
 def make_tokenizer(

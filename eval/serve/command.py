@@ -44,7 +44,7 @@ from eval.serve.systems import System, Writer, get_system
 from eval.serve.workloads import Spec
 
 COUNTS = {STREAM: 200, WARM: 100, LOAD: 200}
-COUNTS_QUICK = {STREAM: 30, WARM: 20, LOAD: 24}
+COUNTS_QUICK = {STREAM: 24, WARM: 16, LOAD: 16}
 POOL, POOL_QUICK = 2000, 300
 """Entities; with fewer requests from fewer, so that what is warm in the end is alike."""
 POOL_TOKENS = 400_000
