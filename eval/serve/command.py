@@ -5,7 +5,7 @@ Starts each system as a real server, in turns, and asks all of them the same req
 empty cache, warm, by several users at once, and, for DepCache, with the entities' trees computed
 ahead (see `eval.serve.measure`). Times are taken at the client, over streamed answers.
 
-    --quick       one round, fewer requests; below 10 minutes on two quiet cores
+    --quick       one round, fewer requests of half the size; below 10 minutes on two quiet cores
     --profile X   only where the time of a warm request of the system X goes
     --sustained   only a long stream, in a cache that holds a part of it: what wears off?
 
@@ -44,8 +44,10 @@ from eval.serve.systems import System, Writer, get_system
 from eval.serve.workloads import Spec
 
 COUNTS = {STREAM: 200, WARM: 100, LOAD: 200}
-COUNTS_QUICK = {STREAM: 24, WARM: 16, LOAD: 16}
-POOL, POOL_QUICK = 2000, 300
+COUNTS_QUICK = {STREAM: 16, WARM: 12, LOAD: 8}
+ENTITIES, ENTITIES_QUICK = 10, 5
+"""Of a request."""
+POOL, POOL_QUICK = 2000, 100
 """Entities; with fewer requests from fewer, so that what is warm in the end is alike."""
 POOL_TOKENS = 400_000
 COUNTS_SUSTAINED = {STREAM: 600, WARM: 0, LOAD: 0}
@@ -56,7 +58,7 @@ MAX_TOKENS, MAX_ANSWER_TOKENS = 8, 96
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the subcommand."""
-    add_output(parser, quick="one round, fewer requests and entities")
+    add_output(parser, quick="one round, fewer and shorter requests")
     add = parser.add_argument
     add("--out", type=Path, help="folder for all files of the run (default: none is kept)")
     add("--data", type=Path, help="folder that holds the public sets")
@@ -65,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--vllm", type=Path, help="python of an environment with vLLM; adds the system vllm")
     add("--model", help="a folder, depcache-tiny, or random weights: 30m, 125m, 8b (default 30m)")
     add("--template", default="path", choices=("path", "triple"), help="how paths become text")
-    add("--entities", type=int, default=10, help="of a request (default 10)")
+    add("--entities", type=int, help=f"of a request (default {ENTITIES}; quick {ENTITIES_QUICK})")
     add("--paths", type=int, default=30, help="of an entity, at most (default 30)")
     add("--hops", type=int, default=2, help="of a path, at most (default 2)")
     add("--pool", type=int, help=f"entities that are asked about (default {POOL})")
@@ -147,7 +149,7 @@ def _prepare(args: argparse.Namespace) -> tuple[str, list[workloads.Workload], W
         Spec(
             name,
             sum(counts.values()),
-            num_entities=args.entities,
+            num_entities=args.entities or (ENTITIES_QUICK if args.quick else ENTITIES),
             num_paths=args.paths,
             num_hops=args.hops,
             pool=args.pool or (POOL_QUICK if args.quick else POOL),
