@@ -53,6 +53,7 @@ POOL_TOKENS = 400_000
 COUNTS_SUSTAINED = {STREAM: 600, WARM: 0, LOAD: 0}
 POOL_TOKENS_SUSTAINED = 60_000
 ROUNDS = 3
+MODEL = "30m"
 MAX_TOKENS, MAX_ANSWER_TOKENS = 8, 96
 
 
@@ -138,7 +139,7 @@ def _prepare(args: argparse.Namespace) -> tuple[str, list[workloads.Workload], W
 
     require_sglang()
     require("matplotlib", "psutil", "tabulate")
-    model = find_model(args.model or "30m")
+    model = find_model(args.model or MODEL)
     if not (Path(model) / "config.json").is_file():
         raise ConfigError(f"{model!r} is no folder of a model: give one with --model")
     graphs = workloads.Graphs(args.data)
@@ -265,7 +266,7 @@ def _manifest(
     said["machine"]["load_average"] = [round(load, 2) for each in runs for load in each.loads]
     return said | {
         "model": {
-            "name": args.model if args.model and "/" not in args.model else folder.name,
+            "name": folder.name if args.model and "/" in args.model else args.model or MODEL,
             "trained": is_trained(model),
             "sha256": digest.hexdigest(),
         },
