@@ -9,7 +9,6 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -71,18 +70,3 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[s
 
     yield path
     shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture(scope="session")
-def oracle_of(model_path: Callable[[str], Path]) -> Callable[[str], Any]:
-    """`oracle_of("llama_gqa")` is the oracle of that model; loaded once per session."""
-    from tests.helpers.oracle import Oracle
-
-    loaded: dict[str, Any] = {}
-
-    def oracle(name: str) -> Any:
-        if name not in loaded:
-            loaded[name] = Oracle(model_path(name))
-        return loaded[name]
-
-    return oracle

@@ -105,7 +105,9 @@ def make_launch(
             ("--mem-fraction-static", "0.3"),
         ]
     else:
-        defaults.append(("--attention-backend", "flashinfer"))
+        # It comes with SGLang for NVIDIA; torch runs on all others.
+        has_flashinfer = importlib.util.find_spec("flashinfer") is not None
+        defaults.append(("--attention-backend", "flashinfer" if has_flashinfer else "torch_native"))
         if not stock:
             # A captured prefill would run without the trees; stock SGLang keeps its graphs.
             defaults.append(("--disable-prefill-cuda-graph", None))

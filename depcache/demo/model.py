@@ -16,14 +16,11 @@ import argparse
 import json
 import os
 import shutil
-import string
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from depcache.errors import ConfigError, shorten
 from depcache.tiny.models import TINY_NAME, resolve_model
@@ -39,7 +36,11 @@ SEED = 20261120
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of a Llama. `vocab_size`: None is that of the tokenizer; else weights are the server's."""
+    """Of a Llama.
+
+    vocab_size   None is that of the tokenizer
+    has_weights  on disk, in float32; else the server draws them, in bfloat16
+    """
 
     width: int
     mlp: int
@@ -47,21 +48,15 @@ class Shape:
     num_kv_heads: int
     head_dim: int = 64
     vocab_size: int | None = None
+    has_weights: bool = True
 
 
 SIZES = {
     "30m": Shape(512, 1536, 9, num_kv_heads=4),
     "125m": Shape(1024, 2816, 10, num_kv_heads=8),
-    "8b": Shape(4096, 14336, 32, num_kv_heads=8, head_dim=128, vocab_size=128256),
+    "8b": Shape(4096, 14336, 32, 8, head_dim=128, vocab_size=128256, has_weights=False),
 }
 _MAX_LEN = 32768
-_SPECIAL_TOKENS = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
-_CHAT_TEMPLATE = (
-    "{% for message in messages %}"
-    "{{ '<|' + message['role'] + '|>\\n' + message['content'] + '<|end|>\\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"
-)
 _TIMEOUT_S = 300.0
 
 
@@ -87,10 +82,8 @@ def is_trained(folder: str | Path) -> bool:
 
 def load_flags(folder: str | Path) -> list[str]:
     """Flags of a server, SGLang's or vLLM's, that is to draw the weights that are not there."""
-    shape = Path(folder) / MARKER_FILE
-    if not shape.exists() or list(Path(folder).glob("*.safetensors")):
-        return []
-    return ["--load-format", "dummy"]
+    has_weights = is_trained(folder) or any(Path(folder).glob("*.safetensors"))
+    return [] if has_weights else ["--load-format", "dummy"]
 
 
 def ensure_model(folder: Path | None = None, size: str = "30m") -> Path:
@@ -140,49 +133,6 @@ def make_model(folder: Path, size: str = "30m") -> None:
         draft.rename(folder)
 
 
-def make_tokenizer(
-    texts: Iterable[str],
-    vocab_size: int,
-    max_len: int = _MAX_LEN,
-    *,
-    has_equal_lines: bool = False,
-) -> Any:
-    """A byte-level BPE tokenizer of HuggingFace, with a chat template, trained on `texts`.
-
-    vocab_size       at most; few texts give fewer
-    has_equal_lines  a word has the same tokens at the start of a line as behind a blank: a small
-                     model then finds a name of the question among the facts by its tokens
-    """
-    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    if has_equal_lines:
-        tokenizer.normalizer = normalizers.Replace(Regex(r"\n(?=\S)"), "\n ")
-        tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace("\n ", "\n")])
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        min_frequency=2,
-        special_tokens=_SPECIAL_TOKENS,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator([*texts, string.printable], trainer)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token=_SPECIAL_TOKENS[0],
-        pad_token=_SPECIAL_TOKENS[0],
-        additional_special_tokens=_SPECIAL_TOKENS[1:],
-        # Without one, SGLang 0.5.17 fails on /v1/tokenize.
-        model_max_length=max_len,
-        clean_up_tokenization_spaces=False,
-    )
-    fast.chat_template = _CHAT_TEMPLATE
-    return fast
-
-
 def _fill_vocabulary(file: Path, size: int) -> None:
     """Words that no text has, so that whatever a model answers can be read."""
     tokenizer = json.loads(file.read_text(encoding="utf-8"))
@@ -210,17 +160,13 @@ def _make_weights(folder: Path, vocab_size: int, shape: Shape) -> int:
         eos_token_id=0,
         pad_token_id=0,
         tie_word_embeddings=False,
-        dtype="float32" if shape.vocab_size is None else "bfloat16",
+        dtype="float32" if shape.has_weights else "bfloat16",
         architectures=["LlamaForCausalLM"],
     )
-    is_drawn = shape.vocab_size is None
     torch.manual_seed(SEED)
-    with torch.device("cpu" if is_drawn else "meta"):
+    with torch.device("cpu" if shape.has_weights else "meta"):
         model = LlamaForCausalLM(config)
-    if is_drawn:
-        model.save_pretrained(folder)
-    else:
-        config.save_pretrained(folder)
+    (model if shape.has_weights else config).save_pretrained(folder)
     return sum(parameter.numel() for parameter in model.parameters())
 
 

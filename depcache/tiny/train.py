@@ -31,11 +31,11 @@ from typing import Any
 
 import numpy as np
 
-from depcache.demo.model import make_tokenizer
 from depcache.demo.sample import load_entities
 from depcache.prompt.layout import Layout
 from depcache.prompt.render import DEFAULT_SYSTEM
 from depcache.tiny.models import BASE, SELF_ATTENTION, TINY, cycle_name
+from depcache.tiny.tokenizer import make_tokenizer
 from depcache.tiny.trainer import Shape, Trainer, make_network
 from depcache.tiny.worlds import make_examples
 from depcache.training.examples import Example, read_examples
@@ -92,7 +92,7 @@ def make_vocabulary(
     made_up = make_examples(seed + 7, forbidden=forbidden)
     for example in [*islice(made_up, 2000), *examples]:
         texts += [example.question, *("\n" + " -> ".join(path) for path in example.paths[:3])]
-    return make_tokenizer(texts, size, MAX_LEN, has_equal_lines=True)
+    return make_tokenizer(texts, size, MAX_LEN)
 
 
 def copy_rows(

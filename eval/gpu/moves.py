@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from eval.gpu.timing import device_ms, host_ms
+from eval.gpu.timing import device_ms
+from eval.timing import host_ms
 
 NUM_LAYERS, NUM_HEADS, HEAD_DIM = 32, 8, 128
 NUM_ROWS = (500, 2000, 8000)

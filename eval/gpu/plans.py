@@ -7,10 +7,13 @@ Heads are those of Llama-3-8B, in bfloat16. `causal` is ordinary attention over 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, get_args
 
-from eval.gpu.timing import device_ms, find_device, host_ms
-from flashinfer_masks.batches import BatchPlan, PlainStep, PlanName, plan_batch
+from eval.gpu.timing import device_ms, find_device
+from eval.timing import host_ms
+from flashinfer_masks.batches import BatchPlan, Call, PlainStep, PlanName, plan_batch
 from flashinfer_masks.visibility import Step
 
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 32, 8, 128
@@ -26,13 +29,9 @@ def measure_flashinfer(step: Step, repeats: int) -> list[dict[str, Any]]:
     """
     bench = None if find_device() is None else _Bench(step)
     rows: list[dict[str, Any]] = []
-    for name in (*get_args(PlanName), CAUSAL):
-
-        def plan(name: str = name) -> BatchPlan:
-            if name == CAUSAL:
-                return plan_batch([PlainStep(step.num_prefix, step.num_new)], "segments")
-            return plan_batch([step], name)  # pyright: ignore[reportArgumentType]
-
+    plans = {name: partial(plan_batch, [step], name) for name in get_args(PlanName)}
+    plans[CAUSAL] = partial(plan_batch, [PlainStep(step.num_prefix, step.num_new)], "segments")
+    for name, plan in plans.items():
         if bench is None:
             plan_ms, run_ms = host_ms(plan, repeats), None
         else:
@@ -67,7 +66,7 @@ class _Bench:
         self._workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
         self._wrappers: dict[str, Any] = {}
 
-    def measure(self, plan: Any, repeats: int) -> tuple[float, float]:
+    def measure(self, plan: Callable[[], BatchPlan], repeats: int) -> tuple[float, float]:
         """Milliseconds of planning and of running."""
         import torch
 
@@ -84,7 +83,7 @@ class _Bench:
         )
         return plan_ms, run_ms
 
-    def _make_call(self, call: Any) -> Any:
+    def _make_call(self, call: Call) -> Any:
         from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
         from sglang_patches.attention.flashinfer_calls import FlashInferCall

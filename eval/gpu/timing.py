@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times on a device: of what the host waits for, and of what the device does."""
+"""The device, and how long it takes for what it is told."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from statistics import median
 from typing import Any
@@ -14,18 +13,6 @@ def find_device() -> str | None:
     import torch
 
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
-
-
-def host_ms(call: Callable[[], Any], repeats: int, wait: Callable[[], Any] | None = None) -> float:
-    """Median milliseconds until `call`, and `wait` behind it, have returned; the first is free."""
-    times: list[float] = []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        call()
-        if wait is not None:
-            wait()
-        times.append(1e3 * (time.perf_counter() - start))
-    return median(times[1:])
 
 
 def device_ms(call: Callable[[], Any], repeats: int, runs: int = 10) -> float:

@@ -12,15 +12,13 @@ import argparse
 import json
 import os
 import platform
-import statistics
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from eval.timing import host_ms
 from flashinfer_masks import (
     Step,
     Structure,
@@ -99,17 +97,6 @@ def make_step(case: Case, rng: np.random.Generator) -> Step:
     return Step(structure, order, len(hits), num_new)
 
 
-def time_ms(call: Callable[[], object], num_repeats: int) -> float:
-    """Median wall time of `call`, after one call to warm up."""
-    call()
-    times = []
-    for _ in range(num_repeats):
-        start = time.perf_counter()
-        call()
-        times.append(1000 * (time.perf_counter() - start))
-    return statistics.median(times)
-
-
 def measure(case: Case, seed: int, num_repeats: int) -> dict[str, Any]:
     """One row of the table: sizes, times, and the area of scores each plan asks a kernel for."""
     step = make_step(case, np.random.default_rng(seed))
@@ -122,16 +109,16 @@ def measure(case: Case, seed: int, num_repeats: int) -> dict[str, Any]:
         "num_tokens": structure.num_tokens,
         "num_segments": structure.num_segments,
         "num_new": step.num_new,
-        "structure_ms": time_ms(lambda: Structure.make(*plain), num_repeats),
-        "step_ms": time_ms(
+        "structure_ms": host_ms(lambda: Structure.make(*plain), num_repeats),
+        "step_ms": host_ms(
             lambda: Step(structure, step.order, step.num_prefix, step.num_new), num_repeats
         ),
-        "segments_ms": time_ms(lambda: plan_segments(step), num_repeats),
-        "cascade_ms": time_ms(lambda: plan_cascade(step), num_repeats),
-        "cascade_masks_ms": time_ms(cascade.masks, num_repeats),
-        "cascade_pack_ms": time_ms(lambda: pack_masks(cascade.masks()), num_repeats),
-        "masked_ms": time_ms(lambda: plan_masked(step), few),
-        "masked_pack_ms": time_ms(lambda: pack_masks([masked.mask]), few),
+        "segments_ms": host_ms(lambda: plan_segments(step), num_repeats),
+        "cascade_ms": host_ms(lambda: plan_cascade(step), num_repeats),
+        "cascade_masks_ms": host_ms(cascade.masks, num_repeats),
+        "cascade_pack_ms": host_ms(lambda: pack_masks(cascade.masks()), num_repeats),
+        "masked_ms": host_ms(lambda: plan_masked(step), few),
+        "masked_pack_ms": host_ms(lambda: pack_masks([masked.mask]), few),
         "segments_requests": segments.num_requests,
         "segments_kv_rows": len(segments.kv_rows),
         "cascade_masked_requests": cascade.masked.num_requests,

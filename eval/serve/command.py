@@ -256,7 +256,7 @@ def _arrivals(args: argparse.Namespace, number: int) -> tuple[float, ...] | None
 def _manifest(
     args: argparse.Namespace, model: str, runs: list[Run], seconds: float
 ) -> dict[str, Any]:
-    folder = Path(model)
+    folder, name = Path(model), args.model or MODEL
     weights = sorted(folder.glob("*.safetensors"))
     digest = sha256()
     for file in [folder / "config.json", *weights]:
@@ -266,7 +266,7 @@ def _manifest(
     said["machine"]["load_average"] = [round(load, 2) for each in runs for load in each.loads]
     return said | {
         "model": {
-            "name": folder.name if args.model and "/" in args.model else args.model or MODEL,
+            "name": folder.name if "/" in name else name,
             "trained": is_trained(model),
             "sha256": digest.hexdigest(),
         },

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from depcache.errors import ConfigError
@@ -36,10 +37,9 @@ class RowCopier:
     def _copy_shifted(self, copy: PendingCopy) -> None:
         rope = self._rotary_embedding()
         device = rope.cos_sin_cache.device
-        sources, targets, homes, placed = (
-            torch.from_numpy(array).to(device)
-            for array in (copy.sources, copy.targets, copy.homes, copy.placed)
-        )
+        # One transfer: on a GPU the host waits for each.
+        rows = np.stack((copy.sources, copy.targets, copy.homes, copy.placed))
+        sources, targets, homes, placed = torch.from_numpy(rows).to(device)
         table = rope.cos_sin_cache
         how: Any = {"rotary_dim": rope.rotary_dim, "is_neox": rope.is_neox_style}
         if device.type == "cuda":

@@ -17,6 +17,21 @@ REPORT_VARIABLE = "DEPCACHE_ORACLE_REPORT"
 
 
 @pytest.fixture(scope="session")
+def oracle_of(model_path: Callable[[str], Path]) -> Callable[[str], Any]:
+    """`oracle_of("llama_gqa")` is the oracle of that model; loaded once per session."""
+    from tests.helpers.oracle import Oracle
+
+    loaded: dict[str, Any] = {}
+
+    def oracle(name: str) -> Any:
+        if name not in loaded:
+            loaded[name] = Oracle(model_path(name))
+        return loaded[name]
+
+    return oracle
+
+
+@pytest.fixture(scope="session")
 def oracle_report() -> Iterator[OracleReport]:
     """Collects errors; written to the file that DEPCACHE_ORACLE_REPORT names, if any."""
     report = OracleReport()

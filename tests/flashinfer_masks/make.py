@@ -6,7 +6,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from flashinfer_masks import Step, Structure, dense_mask
+from flashinfer_masks import Step, Structure, causal_mask, dense_mask
+from flashinfer_masks.batches import PlainStep
 from flashinfer_masks.reference import Plan, attend, count_pairs, run_plan
 
 
@@ -77,6 +78,19 @@ def steps(
     start = draw(st.one_of(st.just(0), st.integers(0, num_to_compute - 1)))
     stop = draw(st.one_of(st.just(num_to_compute), st.integers(start + 1, num_to_compute)))
     return make_step(structure, hits, start, stop - start)
+
+
+def batches() -> st.SearchStrategy[list[Step | PlainStep]]:
+    """Up to four prompts, plain ones among them."""
+    plain = st.builds(PlainStep, num_prefix=st.integers(0, 9), num_new=st.integers(1, 6))
+    return st.lists(st.one_of(steps(), plain), min_size=1, max_size=4)
+
+
+def mask_of(step: Step | PlainStep) -> np.ndarray:
+    """bool (num_new, num_rows), what each new row sees."""
+    if isinstance(step, PlainStep):
+        return causal_mask(step.num_new, step.num_rows)
+    return dense_mask(step)
 
 
 def _draw_closed_hits(draw: st.DrawFn, structure: Structure) -> list[int]:

@@ -8,24 +8,13 @@ from typing import get_args
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from flashinfer_masks import Step, dense_mask
+from flashinfer_masks import Step
 from flashinfer_masks.batches import Call, PlainStep, PlanName, plan_batch
 from flashinfer_masks.masked import causal_mask
-from tests.flashinfer_masks.make import make_step, make_structure, steps
+from tests.flashinfer_masks.make import batches, make_step, make_structure, mask_of
 
 every_plan = pytest.mark.parametrize("plan", get_args(PlanName))
-plain_steps = st.builds(PlainStep, num_prefix=st.integers(0, 9), num_new=st.integers(1, 6))
-batches = st.lists(st.one_of(steps(), plain_steps), min_size=1, max_size=4)
-
-
-def mask_of(step: Step | PlainStep) -> np.ndarray:
-    return (
-        causal_mask(step.num_new, step.num_rows)
-        if isinstance(step, PlainStep)
-        else dense_mask(step)
-    )
 
 
 def oracle(steps: list[Step | PlainStep]) -> np.ndarray:
@@ -62,7 +51,7 @@ def count(call: Call, steps: list[Step | PlainStep], counts: np.ndarray) -> None
 
 @every_plan
 @settings(max_examples=100, deadline=None)
-@given(batch=batches)
+@given(batch=batches())
 def test_a_row_sees_what_it_sees_alone(plan: PlanName, batch: list[Step | PlainStep]) -> None:
     planned = plan_batch(batch, plan)
     expected = oracle(batch)

@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 import torch
 
-from depcache.position.shift import shift_keys
 from flashinfer_masks.batches import PlanName, plan_batch
+from tests.helpers.moves import assert_rows_move_as_by_torch, make_table
 from tests.helpers.paged import PagedBatch, draw_steps
 
 pytestmark = [pytest.mark.gpu, pytest.mark.sglang]
@@ -69,30 +69,16 @@ def test_a_batch_gets_the_attention_each_prompt_gets_alone(
 def test_rows_move_as_by_torch(
     dtype: torch.dtype, is_neox: bool, num_heads: int, head_dim: int, rotary_dim: int
 ) -> None:
-    from sglang_patches.attention.shift_kernel import Layers, move_rows
+    from sglang_patches.attention import shift_kernel
 
-    rng = torch.Generator("cuda").manual_seed(0)
-    num_slots, num_rows = 4000, 1501
-    shape = (num_slots, num_heads, head_dim)
-    keys, values = (
-        [torch.randn(shape, generator=rng, device="cuda").to(dtype) for _ in range(5)]
-        for _ in range(2)
+    assert_rows_move_as_by_torch(
+        shift_kernel,
+        shape=(4000, num_heads, head_dim),
+        num_rows=1501,
+        table=make_table(rotary_dim, 8000),
+        dtype=dtype,
+        is_neox=is_neox,
+        atol=1e-5 if dtype is torch.float32 else 4e-2,
+        device="cuda",
+        num_layers=5,
     )
-    slots = torch.randperm(num_slots, generator=rng, device="cuda")
-    sources, targets = slots[:num_rows], slots[num_rows : 2 * num_rows]
-    homes, placed = (
-        torch.randint(0, 8000, (num_rows,), generator=rng, device="cuda") for _ in range(2)
-    )
-    frequencies = 10000 ** (-torch.arange(0, rotary_dim, 2, device="cuda") / rotary_dim)
-    angles = torch.arange(8000, device="cuda")[:, None] * frequencies
-    table = torch.cat((angles.cos(), angles.sin()), dim=-1)
-    how = {"rotary_dim": rotary_dim, "is_neox": is_neox}
-    expected = [each.clone() for each in keys]
-    for key in expected:
-        key[targets] = shift_keys(key[sources], homes, placed, table, **how)
-    move_rows(Layers.make(keys, values), sources, targets, homes, placed, table, **how)
-    for mine, theirs in zip(keys, expected, strict=True):
-        atol = 1e-5 if dtype is torch.float32 else 4e-2
-        torch.testing.assert_close(mine, theirs, rtol=0, atol=atol)
-    for value in values:
-        assert torch.equal(value[targets], value[sources])

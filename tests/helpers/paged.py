@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flashinfer_masks import Step, dense_mask
+from flashinfer_masks import Step
 from flashinfer_masks.batches import PlainStep
-from flashinfer_masks.masked import causal_mask
-from tests.flashinfer_masks.make import make_step, make_structure
+from tests.flashinfer_masks.make import make_step, make_structure, mask_of
 
 
 def draw_steps(seed: int) -> list[Step | PlainStep]:
@@ -105,9 +104,7 @@ class PagedBatch:
         parts = []
         queries = self.query.double().split([step.num_new for step in self.steps])
         for step, query, slots in zip(self.steps, queries, self.slots, strict=True):
-            is_plain = isinstance(step, PlainStep)
-            mask = causal_mask(step.num_new, step.num_rows) if is_plain else dense_mask(step)
             keys, values = self.keys[slots].double(), self.values[slots].double()
-            mask = torch.from_numpy(mask).to(query.device)
+            mask = torch.from_numpy(mask_of(step)).to(query.device)
             parts.append(attend(query, keys, values, mask, scale)[0])
         return torch.cat(parts)

@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from flashinfer_masks import Step
 from flashinfer_masks.batches import Call, PlainStep, PlanName, plan_batch
 from flashinfer_masks.masked import causal_mask
-from tests.flashinfer_masks.make import steps
+from tests.flashinfer_masks.make import batches
 from tests.helpers.paged import PagedBatch, attend, draw_steps
 
 pytestmark = pytest.mark.sglang
@@ -27,7 +26,6 @@ paged = pytest.importorskip("sglang_patches.attention.paged")
 
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 4, 2, 8
 SCALE = HEAD_DIM**-0.5
-plain_steps = st.builds(PlainStep, num_prefix=st.integers(0, 9), num_new=st.integers(1, 6))
 
 
 class TorchCall:
@@ -87,7 +85,7 @@ def check(batch: list[Step | PlainStep], plan: PlanName) -> None:
 
 @pytest.mark.parametrize("plan", get_args(PlanName))
 @settings(max_examples=60, deadline=None)
-@given(batch=st.lists(st.one_of(steps(), plain_steps), min_size=1, max_size=4))
+@given(batch=batches())
 def test_each_prompt_gets_the_attention_it_gets_alone(
     plan: PlanName, batch: list[Step | PlainStep]
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from depcache.errors import ConfigError
-from depcache.position.shift import shift_keys
+from tests.helpers.moves import assert_rows_move_as_by_torch, make_table
 
 pytestmark = pytest.mark.sglang
 NAME = "sglang_patches.attention.shift_kernel"
@@ -31,12 +31,6 @@ def kernel() -> Iterator[Any]:
         sys.modules[NAME] = before
 
 
-def make_table(rotary_dim: int, factor: float = 1.0, num_positions: int = 300) -> torch.Tensor:
-    frequencies = 10000 ** (-torch.arange(0, rotary_dim, 2) / rotary_dim)
-    angles = torch.arange(num_positions)[:, None] * frequencies
-    return factor * torch.cat((angles.cos(), angles.sin()), dim=-1)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("is_neox", [True, False])
 @pytest.mark.parametrize(
@@ -52,40 +46,22 @@ def test_rows_move_as_by_torch(
     rotary_dim: int,
     factor: float,
 ) -> None:
-    rng = torch.Generator().manual_seed(num_heads * head_dim)
-    num_slots, num_rows = 40, 11  # the last program has fewer rows than the others
-
-    def draw() -> list[torch.Tensor]:
-        shape = (num_slots, num_heads, head_dim)
-        return [torch.randn(shape, generator=rng).to(dtype) for _ in range(3)]
-
-    keys, values = draw(), draw()
-    slots = torch.randperm(num_slots, generator=rng)
-    sources, targets = slots[:num_rows], slots[num_rows : 2 * num_rows]
-    homes, placed = (torch.randint(0, 300, (num_rows,), generator=rng) for _ in range(2))
-    table = make_table(rotary_dim, factor)
-    expected_keys = [each.clone() for each in keys]
-    expected_values = [each.clone() for each in values]
-    how = {"rotary_dim": rotary_dim, "is_neox": is_neox}
-    for key, value in zip(expected_keys, expected_values, strict=True):
-        key[targets] = shift_keys(key[sources], homes, placed, table, **how)
-        value[targets] = value[sources]
-
-    layers = kernel.Layers.make(keys, values)
-    kernel.move_rows(layers, sources, targets, homes, placed, table, **how)
-    for mine, expected in zip(keys, expected_keys, strict=True):
-        torch.testing.assert_close(
-            mine, expected, rtol=0, atol=1e-6 if mine.itemsize == 4 else 2e-2
-        )
-    for mine, expected in zip(values, expected_values, strict=True):
-        assert torch.equal(mine, expected)
+    assert_rows_move_as_by_torch(
+        kernel,
+        shape=(40, num_heads, head_dim),
+        num_rows=11,  # the last program has fewer rows than the others
+        table=make_table(rotary_dim, 300, factor),
+        dtype=dtype,
+        is_neox=is_neox,
+        atol=1e-6 if dtype is torch.float32 else 2e-2,
+    )
 
 
 def test_nothing_to_move_is_fine(kernel: Any) -> None:
     none = torch.empty(0, dtype=torch.int64)
     layers = kernel.Layers.make([torch.ones(4, 1, 8)], [torch.ones(4, 1, 8)])
     how = {"rotary_dim": 8, "is_neox": True}
-    kernel.move_rows(layers, none, none, none, none, make_table(8), **how)
+    kernel.move_rows(layers, none, none, none, none, make_table(8, 300), **how)
 
 
 def test_layers_that_differ_are_refused(kernel: Any) -> None:

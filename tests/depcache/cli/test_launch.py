@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from depcache.cli import launch
 from depcache.cli.launch import Launch, find_gpu, given_flags, make_launch
 from depcache.errors import ConfigError
 from depcache.tiny import models
@@ -54,13 +55,20 @@ def test_with_a_gpu_nothing_is_said_about_the_device():
     assert "--dtype" not in found
 
 
-def test_with_a_gpu_attention_is_flashinfers_and_only_stock_sglang_captures_prefills():
+def test_with_a_gpu_attention_is_flashinfers_and_only_stock_sglang_captures_prefills(monkeypatch):
+    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: name)
     found, stock = (
         options(make_launch([], model="m", has_gpu=True, stock=on)) for on in (False, True)
     )
     assert found["--attention-backend"] == stock["--attention-backend"] == "flashinfer"
     assert "--disable-prefill-cuda-graph" in found
     assert "--disable-prefill-cuda-graph" not in stock
+
+
+def test_a_gpu_that_flashinfer_is_not_for_gets_torch(monkeypatch):
+    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: None)
+    found = options(make_launch([], model="m", has_gpu=True))
+    assert found["--attention-backend"] == "torch_native"
 
 
 def test_asking_for_the_cpu_beside_a_gpu_gives_the_defaults_of_a_cpu():
