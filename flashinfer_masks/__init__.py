@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 from flashinfer_masks.cascade import Batch, CascadePlan, plan_cascade
 from flashinfer_masks.dense import dense_mask
-from flashinfer_masks.masked import MaskedPlan, causal_mask, plan_masked
-from flashinfer_masks.packed import PackedMasks, pack_masks
+from flashinfer_masks.masked import MaskedPlan, causal_mask, causal_runs, plan_masked, plan_runs
+from flashinfer_masks.packed import PackedMasks, Runs, pack_masks, pack_runs
 from flashinfer_masks.ragged import PlanTooLargeError
 from flashinfer_masks.segments import SegmentsPlan, plan_segments
 from flashinfer_masks.visibility import Step, Structure
@@ -34,13 +34,17 @@ __all__ = [
     "MaskedPlan",
     "PackedMasks",
     "PlanTooLargeError",
+    "Runs",
     "SegmentsPlan",
     "Step",
     "Structure",
     "causal_mask",
+    "causal_runs",
     "dense_mask",
     "pack_masks",
+    "pack_runs",
     "plan_cascade",
     "plan_masked",
+    "plan_runs",
     "plan_segments",
 ]

@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 
 from flashinfer_masks.cascade import Batch, plan_cascade
-from flashinfer_masks.masked import causal_mask, plan_masked
-from flashinfer_masks.packed import PackedMasks, pack_masks
+from flashinfer_masks.masked import causal_runs, plan_runs
+from flashinfer_masks.packed import PackedMasks, Runs, pack_masks, pack_runs
 from flashinfer_masks.ragged import make_indptr
 from flashinfer_masks.segments import plan_segments
 from flashinfer_masks.visibility import Step
@@ -89,15 +89,22 @@ def plan_batch(steps: Sequence[Step | PlainStep], plan: PlanName) -> BatchPlan:
         parts = [_plain(s) if isinstance(s, PlainStep) else _segments(s) for s in steps]
         return BatchPlan(num_queries, (_join("causal", parts, starts),))
     if plan == "custom_mask":
-        masks = [
-            causal_mask(step.num_new, step.num_rows)
-            if isinstance(step, PlainStep)
-            else plan_masked(step).mask
-            for step in steps
-        ]
-        call = _join("masked", [_plain(step) for step in steps], starts, pack_masks(masks))
-        return BatchPlan(num_queries, (call,))
+        return BatchPlan(num_queries, (_custom_mask(steps, starts),))
     return _cascade(steps, starts, num_queries)
+
+
+def _custom_mask(steps: Sequence[Step | PlainStep], starts: np.ndarray) -> Call:
+    batches: list[Batch] = []
+    masks: list[Runs] = []
+    for step in steps:
+        if isinstance(step, PlainStep):
+            batches.append(_plain(step))
+            masks.append(causal_runs(step.num_new, step.num_rows))
+        else:
+            plan = plan_runs(step)
+            batches.append(_one_request(step.num_new, plan.kv_rows))
+            masks.append(plan.runs)
+    return _join("masked", batches, starts, pack_runs(masks))
 
 
 def _cascade(steps: Sequence[Step | PlainStep], starts: np.ndarray, num_queries: int) -> BatchPlan:
@@ -128,14 +135,14 @@ def _cascade(steps: Sequence[Step | PlainStep], starts: np.ndarray, num_queries:
     )
 
 
-def _plain(step: Step | PlainStep) -> Batch:
-    """All new rows over all rows, as one request."""
-    return Batch.make(
-        np.zeros(1, np.int64),
-        np.array([step.num_new]),
-        np.array([step.num_rows]),
-        np.arange(step.num_rows, dtype=np.int32),
-    )
+def _plain(step: PlainStep) -> Batch:
+    """All new rows over all rows."""
+    return _one_request(step.num_new, np.arange(step.num_rows, dtype=np.int32))
+
+
+def _one_request(num_new: int, kv_rows: np.ndarray) -> Batch:
+    """Of all new rows, over these rows."""
+    return Batch.make(np.zeros(1, np.int64), np.array([num_new]), np.array([len(kv_rows)]), kv_rows)
 
 
 def _segments(step: Step) -> Batch:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from flashinfer_masks.visibility import Step
+from flashinfer_masks.packed import Runs
+from flashinfer_masks.ragged import expand_ranges
+from flashinfer_masks.visibility import Step, Structure
 
 # Queries compared at once, so that the temporaries stay in the L2 cache.
 _BLOCK_ROWS = 64
@@ -21,7 +23,10 @@ class MaskedPlan:
 
 
 def plan_masked(step: Step) -> MaskedPlan:
-    """The mask of a step, from `Structure.ends`. O(num_new * num_rows) bytes, vectorised."""
+    """The mask of a step, from `Structure.ends`. O(num_new * num_rows) bytes, vectorised.
+
+    `plan_runs` and `packed.pack_runs` make FlashInfer's bits without the bytes.
+    """
     num_seen = step.num_prefix + step.tail_start
     mask = np.zeros((step.num_new, step.num_rows), bool)
     _fill_context(step, mask[: step.tail_start, :num_seen])
@@ -38,6 +43,87 @@ def causal_mask(num_queries: int, num_keys: int) -> np.ndarray:
     `causal` as soon as a batch has a custom mask.
     """
     return np.tri(num_queries, num_keys, num_keys - num_queries, dtype=bool)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunsPlan:
+    """The request of `MaskedPlan` with its keys in pre-order, where what a query sees is in runs.
+
+    kv_rows  (num_rows,) int32, row of each key
+    runs     of the mask
+    """
+
+    kv_rows: np.ndarray = field(repr=False)
+    runs: Runs
+
+
+def plan_runs(step: Step) -> RunsPlan:
+    """As `plan_masked`, in O(num_rows + new rows * segments above them)."""
+    structure, tail_start = step.structure, step.tail_start
+    generated = np.arange(structure.num_tokens, step.num_rows, dtype=np.int32)
+    has_row = step.row_of >= 0
+    kv_rows = np.concatenate((step.row_of[has_row], generated))
+    key_of = np.cumsum(has_row) - has_row  # of each index that has a row
+
+    tokens = step.new_indices[:tail_start]
+    begins = np.ones(tail_start, bool)
+    begins[1:] = (np.diff(tokens) != 1) | (structure.parent_tokens[tokens[1:]] != tokens[:-1])
+    pieces = np.flatnonzero(begins)
+    starts, lens, num_runs = _ranges_seen(structure, tokens[pieces])
+    # Task and output are a piece more, which begins with all rows before it.
+    starts = np.append(key_of[starts], 0)
+    stops = starts + np.append(lens, 0)
+    num_runs = np.append(num_runs, 1)
+    piece_lens = np.diff(np.append(pieces, (tail_start, step.num_new)))
+
+    # All queries of a piece see the same runs, but of the last one only what is up to them.
+    counts = np.repeat(num_runs, piece_lens)
+    at = expand_ranges(np.repeat(np.cumsum(num_runs) - num_runs, piece_lens), counts)
+    starts, stops = starts[at], stops[at]
+    own_keys = np.append(key_of[tokens], np.arange(step.num_prefix + tail_start, step.num_rows))
+    stops[np.cumsum(counts) - 1] = own_keys + 1
+    first_elements = np.repeat(np.arange(step.num_new) * step.num_rows, counts)
+    runs = Runs(starts + first_elements, stops + first_elements, step.num_new, step.num_rows)
+    return RunsPlan(kv_rows, runs)
+
+
+def causal_runs(num_queries: int, num_keys: int) -> Runs:
+    """The mask of `causal_mask` as runs."""
+    starts = np.arange(num_queries) * num_keys
+    return Runs(
+        starts, starts + num_keys - num_queries + 1 + np.arange(num_queries), num_queries, num_keys
+    )
+
+
+def _ranges_seen(
+    structure: Structure, tokens: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The ranges of indices that tokens of system and context see: nodes above, then their own.
+
+    tokens  (P,) int64, ascending
+
+    Returns the first index and the length of each range, of one token behind those of another,
+    int64, and the number of ranges of each token, int64 (P,). The own range, from the beginning
+    of the token's node, is the last of each; its length is 0.
+    """
+    nodes = np.searchsorted(structure.node_starts, tokens, side="right") - 1
+    has_system = int(structure.system_len > 0)
+    levels = structure.node_levels[nodes]
+    counts = levels + has_system
+    stops = np.cumsum(counts)
+    starts, lens = np.zeros((2, int(counts.sum())), np.int64)
+    starts[stops - 1] = structure.node_starts[nodes]
+    # The system is above all of the context, and begins with index 0.
+    lens[(stops - counts)[levels > 0]] = structure.system_len
+    # Tokens are in pre-order, so those below a whole segment are neighbours; and a segment's
+    # place in each of their lists is its level. Hence no walk up the tree.
+    first = np.searchsorted(tokens, structure.starts + structure.lens)
+    below = np.searchsorted(tokens, structure.subtree_stops) - first
+    at = np.repeat(structure.node_levels[1:] - 1 + has_system, below)
+    at += (stops - counts)[expand_ranges(first, below)]
+    starts[at] = np.repeat(structure.starts, below)
+    lens[at] = np.repeat(structure.lens, below)
+    return starts, lens, counts
 
 
 def _fill_context(step: Step, mask: np.ndarray) -> None:

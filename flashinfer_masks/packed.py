@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from flashinfer_masks.ragged import make_indptr
+from flashinfer_masks.ragged import expand_ranges, make_indptr
+
+_ALL = np.uint64(2**64 - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,14 +38,66 @@ class PackedMasks:
         return len(self.mask_indptr) - 1
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Runs:
+    """A mask as the runs of its ones, row-major: a few per query, however many keys it sees.
+
+    starts, stops  (R,) int64, element query * num_keys + key; ascending, none empty, no overlap
+    num_queries, num_keys  of the mask
+    """
+
+    starts: np.ndarray = field(repr=False)
+    stops: np.ndarray = field(repr=False)
+    num_queries: int
+    num_keys: int
+
+    @property
+    def size(self) -> int:
+        """Elements of the mask."""
+        return self.num_queries * self.num_keys
+
+
+def pack_runs(masks: Sequence[Runs]) -> PackedMasks:
+    """What `pack_masks` makes of the same masks, without a byte for every element.
+
+    Raises PlanTooLargeError when the bytes need offsets beyond int32 (before packing).
+    """
+    mask_indptr = _make_mask_indptr([mask.size for mask in masks])
+    first_bits = 8 * mask_indptr[:-1].astype(np.int64)
+    none = np.empty(0, np.int64)  # a batch may have no masks
+    starts = [mask.starts + bit for mask, bit in zip(masks, first_bits, strict=True)]
+    lasts = [mask.stops + (bit - 1) for mask, bit in zip(masks, first_bits, strict=True)]
+    start, last = np.concatenate([none, *starts]), np.concatenate([none, *lasts])
+    num_bytes = int(mask_indptr[-1])
+    words = np.zeros((num_bytes + 7) // 8, "<u8")  # so that byte b holds bits 8 * b and up
+    # Runs ascend, so what they write to their first and last words is in the order of the words.
+    at = np.stack((start, last), axis=1)
+    bits = np.empty(at.shape, np.uint64)
+    bits[:, 0] = _ALL << (start & 63).astype(np.uint64)
+    bits[:, 1] = _ALL >> (~last & 63).astype(np.uint64)
+    at >>= 6
+    inside = at[:, 0] == at[:, 1]
+    bits[inside] = (bits[inside, 0] & bits[inside, 1])[:, None]
+    words[expand_ranges(at[:, 0] + 1, np.maximum(at[:, 1] - at[:, 0] - 1, 0))] = _ALL
+    at, bits = at.ravel(), bits.ravel()
+    begins = np.flatnonzero(np.diff(at, prepend=-1))
+    if len(begins):
+        words[at[begins]] = np.bitwise_or.reduceat(bits, begins)
+    return PackedMasks(words.view(np.uint8)[:num_bytes], mask_indptr)
+
+
 def pack_masks(masks: Sequence[np.ndarray]) -> PackedMasks:
     """Pack one bool array (queries, keys) per request; any may be empty.
 
     Equal to `numpy.packbits(mask, bitorder="little")` of each mask, side by side.
     Raises PlanTooLargeError when the bytes need offsets beyond int32 (before packing).
     """
-    lens = np.array([(mask.size + 7) // 8 for mask in masks], np.int64)
-    mask_indptr = make_indptr(lens, "bytes of packed mask")
+    mask_indptr = _make_mask_indptr([mask.size for mask in masks])
     packed = [np.packbits(mask, bitorder="little") for mask in masks]
     bits = np.concatenate(packed) if packed else np.empty(0, np.uint8)
     return PackedMasks(bits, mask_indptr)
+
+
+def _make_mask_indptr(sizes: Sequence[int]) -> np.ndarray:
+    """Of masks of so many elements, each padded to a byte."""
+    return make_indptr((np.array(sizes, np.int64) + 7) // 8, "bytes of packed mask")

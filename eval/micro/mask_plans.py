@@ -23,8 +23,10 @@ from flashinfer_masks import (
     Step,
     Structure,
     pack_masks,
+    pack_runs,
     plan_cascade,
     plan_masked,
+    plan_runs,
     plan_segments,
 )
 from flashinfer_masks.reference import count_work
@@ -103,7 +105,8 @@ def measure(case: Case, seed: int, num_repeats: int) -> dict[str, Any]:
     structure = step.structure
     plain = (structure.num_tokens, structure.system_len, structure.lens, structure.parents)
     segments, cascade, masked = plan_segments(step), plan_cascade(step), plan_masked(step)
-    few = max(3, num_repeats // 10)  # the quadratic ones
+    runs = plan_runs(step).runs
+    few = max(3, num_repeats // 10)  # a byte for every element
     return {
         **asdict(case),
         "num_tokens": structure.num_tokens,
@@ -118,7 +121,8 @@ def measure(case: Case, seed: int, num_repeats: int) -> dict[str, Any]:
         "cascade_masks_ms": host_ms(cascade.masks, num_repeats),
         "cascade_pack_ms": host_ms(lambda: pack_masks(cascade.masks()), num_repeats),
         "masked_ms": host_ms(lambda: plan_masked(step), few),
-        "masked_pack_ms": host_ms(lambda: pack_masks([masked.mask]), few),
+        "runs_ms": host_ms(lambda: plan_runs(step), num_repeats),
+        "runs_pack_ms": host_ms(lambda: pack_runs([runs]), num_repeats),
         "segments_requests": segments.num_requests,
         "segments_kv_rows": len(segments.kv_rows),
         "cascade_masked_requests": cascade.masked.num_requests,
@@ -129,7 +133,7 @@ def measure(case: Case, seed: int, num_repeats: int) -> dict[str, Any]:
 
 
 TIMES = ("structure", "step", "segments", "cascade", "cascade_masks", "cascade_pack")
-TIMES += ("masked", "masked_pack")
+TIMES += ("masked", "runs", "runs_pack")
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:

@@ -9,10 +9,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from flashinfer_masks import PlanTooLargeError, Step, pack_masks, plan_cascade
+from flashinfer_masks import (
+    PackedMasks,
+    PlanTooLargeError,
+    Runs,
+    Step,
+    pack_masks,
+    pack_runs,
+    plan_cascade,
+)
 from tests.flashinfer_masks.make import steps
 
-masks_strategy = st.lists(npst.arrays(bool, st.tuples(st.integers(0, 9), st.integers(0, 9))))
+sizes = st.integers(0, 9)
+masks_strategy = st.lists(npst.arrays(bool, st.tuples(sizes, sizes)))
+long_runs = st.lists(st.tuples(st.integers(0, 200), st.integers(1, 200)), max_size=6)
+
+
+def runs_of(mask: np.ndarray) -> Runs:
+    """Found one element after another."""
+    flat = [False, *mask.ravel().tolist(), False]
+    starts = [i for i in range(mask.size) if flat[i + 1] and not flat[i]]
+    stops = [i for i in range(1, mask.size + 1) if flat[i] and not flat[i + 1]]
+    return Runs(np.array(starts, np.int64), np.array(stops, np.int64), *mask.shape)
 
 
 @settings(max_examples=200, deadline=None)
@@ -26,6 +44,34 @@ def test_each_mask_is_packed_as_numpy_packs_it(masks: list[np.ndarray]) -> None:
         start, stop = packed.mask_indptr[request : request + 2]
         expected = np.packbits(mask.ravel(), bitorder="little")
         np.testing.assert_array_equal(packed.bits[start:stop], expected)
+
+
+@settings(max_examples=200, deadline=None)
+@given(masks=masks_strategy)
+def test_runs_are_packed_as_their_masks_are(masks: list[np.ndarray]) -> None:
+    assert_same(pack_runs([runs_of(mask) for mask in masks]), pack_masks(masks))
+
+
+@settings(max_examples=200, deadline=None)
+@given(pieces=st.lists(long_runs, min_size=1))
+def test_long_runs_are_packed_as_their_masks_are(pieces: list[list[tuple[int, int]]]) -> None:
+    masks = [
+        np.array([[bit for gap, ones in each for bit in [False] * gap + [True] * ones]], bool)
+        for each in pieces
+    ]
+    assert_same(pack_runs([runs_of(mask) for mask in masks]), pack_masks(masks))
+
+
+def test_runs_that_touch_are_as_one() -> None:
+    one, two = np.array([3]), np.array([3, 70])
+    whole = pack_runs([Runs(one, np.array([140]), 2, 80)])
+    assert_same(pack_runs([Runs(two, np.array([70, 140]), 2, 80)]), whole)
+
+
+def assert_same(packed: PackedMasks, expected: PackedMasks) -> None:
+    assert packed.bits.dtype == np.uint8
+    np.testing.assert_array_equal(packed.bits, expected.bits)
+    np.testing.assert_array_equal(packed.mask_indptr, expected.mask_indptr)
 
 
 @settings(max_examples=100, deadline=None)
@@ -56,3 +102,5 @@ def test_more_bytes_than_int32_counts_are_refused_before_packing() -> None:
     huge = np.broadcast_to(np.False_, (2**17, 2**17))  # 2**34 bits that take no memory
     with pytest.raises(PlanTooLargeError, match="2147483648 bytes of packed mask"):
         pack_masks([huge])
+    with pytest.raises(PlanTooLargeError, match="2147483648 bytes of packed mask"):
+        pack_runs([Runs(np.array([0]), np.array([1]), *huge.shape)])
