@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from depcache.training.finetune import to_inputs
+from depcache.training.loss import losses_of, right_tokens
 from depcache.training.packing import Row, pad
 from depcache.training.samples import IGNORED
 
@@ -164,11 +165,9 @@ class Trainer:
         self.network.load_state_dict(saved.state_dict())
 
     def loss(self, rows: Sequence[Row]) -> Any:
-        """Mean cross entropy of the learned tokens of these rows."""
-        import torch
-
-        logits, labels = self._logits(rows, self._body)
-        return torch.nn.functional.cross_entropy(logits.float(), labels)
+        """Mean over the learned tokens of these rows."""
+        logits, right = self._logits(rows, self._body)
+        return losses_of(logits, right).mean()
 
     def accuracy(self, rows: Sequence[Row]) -> tuple[float, float]:
         """Shares of answer tokens, and of whole answers, that come first when forced."""
@@ -178,9 +177,9 @@ class Trainer:
         tokens = right = answers = whole = 0
         with torch.no_grad():
             for row in rows:
-                logits, labels = self._logits([row], self.network.model)
-                labels = labels.cpu().numpy()
-                hits = logits.argmax(-1).cpu().numpy() == labels
+                logits, allowed = self._logits([row], self.network.model)
+                hits = (logits.argmax(-1)[:, None] == allowed).any(1).cpu().numpy()
+                labels = allowed[:, 0].cpu().numpy()
                 tokens += len(labels)
                 right += int(hits.sum())
                 # The last token of an answer is end-of-sequence.
@@ -191,7 +190,7 @@ class Trainer:
         return round(right / max(tokens, 1), 4), round(whole / max(answers, 1), 4)
 
     def _logits(self, rows: Sequence[Row], body: Any) -> tuple[Any, Any]:
-        """(num_learned, vocab_size) and (num_learned,): what was said, and what was to be said."""
+        """(num_learned, vocab_size) and (num_learned, K): what was said, and what was right."""
         import torch
 
         device = self.network.device
@@ -200,8 +199,8 @@ class Trainer:
         padded = pad(rows, max(_SHORTEST, 1 << (longest - 1).bit_length()))
         batch = {name: torch.from_numpy(array).to(device) for name, array in padded.items()}
         inputs = to_inputs(batch, self.network)
-        labels = inputs.pop("labels")[:, 1:]
-        learned = labels != IGNORED
+        right = right_tokens(batch)[:, 1:]
+        learned = right[..., 0] != IGNORED
         dtype = torch.bfloat16 if self._is_bf16 else torch.float32
         visible = inputs["attention_mask"]
         # Added to the scores as it is; a bool mask is turned into this in every layer.
@@ -209,7 +208,7 @@ class Trainer:
         inputs["attention_mask"] = mask.masked_fill_(~visible, float("-inf"))
         with torch.autocast(device.type, torch.bfloat16, enabled=self._is_bf16):
             hidden = body(**inputs, use_cache=False).last_hidden_state
-            return self.network.lm_head(hidden[:, :-1][learned]), labels[learned]
+            return self.network.lm_head(hidden[:, :-1][learned]), right[learned]
 
     def _optimizers(self, has_muon: bool) -> list[tuple[Any, float]]:
         """Each with its highest learning rate."""

@@ -89,6 +89,16 @@ def walks_of(paths: Iterable[Path]) -> list[Path]:
     return list(first.values())
 
 
+def answers_of(walk: Path, paths: Iterable[Path]) -> tuple[str, ...]:
+    """What would be as right as `walk`: the others that go the same way from the same start."""
+    same = (walk[0], walk[1::2])
+    return tuple(
+        answer_of(start)
+        for start in _beginnings_of(path for path in paths if len(path) >= len(walk))
+        if (start[0], start[1::2]) == same and start != walk
+    )
+
+
 def _beginnings_of(paths: Iterable[Path]) -> list[Path]:
     """Of one edge, of two, ... up to the paths themselves, each once."""
     starts = (path[:stop] for path in paths for stop in range(3, len(path) + 1, 2))
@@ -131,7 +141,12 @@ def make_examples(
             found = tuple(path for path in found if path[0] != gone)
             walks, pairs = {gone: walks[gone]}, []
         for question, *evidence in _draw_questions(walks, pairs, graph, num_questions, asked, rng):
-            yield Example(question, found, answer_of(*evidence) if is_known else UNKNOWN)
+            if is_known:
+                # What two topics have in common is asked for only where it is one thing.
+                others = answers_of(evidence[0], found) if len(evidence) == 1 else ()
+                yield Example(question, found, answer_of(*evidence), others)
+            else:
+                yield Example(question, found, UNKNOWN)
 
 
 def _draw_topics(

@@ -23,7 +23,8 @@ def build_examples(
     """One example for each line of a JSONL file of questions and answers.
 
     questions  objects with `question` and `answer`, or `answers`, a list of which the first is
-               taught; with `entities`, a list, those are looked up instead of the question
+               taught and the others are as right; with `entities`, a list, those are looked up
+               instead of the question
 
     A question without any path stays, with none: that too is to be learned. Raises ConfigError
     with the number of a line that cannot be used.
@@ -37,29 +38,32 @@ def build_examples(
             continue
         try:
             data = json.loads(line)
-            question, answer, entities = _read(data)
+            question, answers, entities = _read(data)
         except (ValueError, ConfigError) as error:
             raise ConfigError(f"{questions}, line {number}: {error}") from None
         found = retriever.retrieve(
             question, num_hops=num_hops, num_paths=num_paths, entities=entities
         )
-        yield Example(question, tuple(found.paths), answer)
+        yield Example(question, tuple(found.paths), answers[0], tuple(answers[1:]))
 
 
-def _read(data: Any) -> tuple[str, str, list[str] | None]:
+def _read(data: Any) -> tuple[str, list[str], list[str] | None]:
     if not isinstance(data, dict):
         raise ConfigError(f"{shorten(data)} is no question: use an object")
-    question, answer = data.get("question"), data.get("answer")
-    if answer is None and isinstance(data.get("answers"), list) and data["answers"]:
-        answer = data["answers"][0]
-    for name, value in (("question", question), ("answer", answer)):
-        if not isinstance(value, str) or not value.strip():
-            raise ConfigError(f"{name!r} is {shorten(value)}: it must be some text")
-    assert isinstance(question, str)
-    assert isinstance(answer, str)
+    answers = [data.get("answer")]
+    if answers == [None] and isinstance(data.get("answers"), list) and data["answers"]:
+        answers = data["answers"]
+    question = _text("question", data.get("question"))
+    texts = [_text("answer", answer) for answer in answers]
     entities = data.get("entities")
     if entities is not None and not (
         isinstance(entities, list) and all(isinstance(entity, str) for entity in entities)
     ):
         raise ConfigError(f"'entities' is {shorten(entities)}: it must be a list of names")
-    return question, answer, entities
+    return question, texts, entities
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError(f"{name!r} is {shorten(value)}: it must be some text")
+    return value

@@ -7,6 +7,7 @@ One JSON object a line:
      "paths": [["Marie Curie", "born in", "Warsaw"], ...],
      "answer": "Marie Curie was born in Warsaw."}
 
+"alternatives" may list other answers that are as right: none of them is held against the model.
 Other keys are left alone.
 """
 
@@ -24,11 +25,15 @@ from depcache.prompt.paths import Path, read_paths
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One question, what the model is shown, and what it is to say."""
+    """One question, what the model is shown, and what it is to say.
+
+    alternatives  answers that would be as right, as where a question has several
+    """
 
     question: str
     paths: tuple[Path, ...]
     answer: str
+    alternatives: tuple[str, ...] = ()
 
     @classmethod
     def from_dict(cls, data: Any) -> Example:
@@ -44,15 +49,26 @@ class Example:
             paths = tuple(read_paths(data.get("paths", ())))
         except PromptError as error:
             raise ConfigError(f"the paths of an example cannot be used: {error}") from None
-        return cls(data["question"], paths, data["answer"])
+        alternatives = data.get("alternatives", [])
+        if not isinstance(alternatives, list) or not all(
+            isinstance(each, str) and each.strip() for each in alternatives
+        ):
+            raise ConfigError(
+                f"'alternatives' is {shorten(alternatives)} in an example: it must be a list of "
+                "answers"
+            )
+        return cls(data["question"], paths, data["answer"], tuple(alternatives))
 
     def to_dict(self) -> dict[str, Any]:
         """One line of a file."""
-        return {
+        line: dict[str, Any] = {
             "question": self.question,
             "paths": [list(path) for path in self.paths],
             "answer": self.answer,
         }
+        if self.alternatives:
+            line["alternatives"] = list(self.alternatives)
+        return line
 
 
 def read_examples(file: File) -> Iterator[Example]:

@@ -23,6 +23,7 @@ from depcache.errors import ConfigError
 from depcache.prompt.layout import Layout
 from depcache.prompt.render import DEFAULT_SYSTEM
 from depcache.training.examples import read_examples
+from depcache.training.loss import causal_loss, right_tokens
 from depcache.training.packing import Row, make_row, pack, pad
 from depcache.training.samples import Attention, Encoder, Sample
 
@@ -226,11 +227,16 @@ def make_trainer(
 
         def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
             self.num_tokens += inputs["tokens"].numel()
-            return to_inputs(super()._prepare_inputs(inputs), model)
+            batch = super()._prepare_inputs(inputs)
+            return {**to_inputs(batch, model), "labels": right_tokens(batch)}
 
     dataset: Any = list(rows)
     trainer = DepTrainer(
-        model=model, args=arguments, train_dataset=dataset, data_collator=to_tensors
+        model=model,
+        args=arguments,
+        train_dataset=dataset,
+        data_collator=to_tensors,
+        compute_loss_func=causal_loss,
     )
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
@@ -239,7 +245,7 @@ def make_trainer(
 
 
 def to_inputs(batch: dict[str, Any], model: Any) -> dict[str, Any]:
-    """What a HuggingFace model takes, from a padded batch of tensors."""
+    """What a HuggingFace model takes, from a padded batch of tensors. Without labels."""
     from depcache.training.masks import block_mask, dense_mask
 
     is_flex = model.config._attn_implementation == "flex_attention"
@@ -248,7 +254,6 @@ def to_inputs(batch: dict[str, Any], model: Any) -> dict[str, Any]:
         "input_ids": batch["tokens"],
         "position_ids": batch["positions"],
         "attention_mask": make_mask(batch["starts"], batch["ends"], batch["task_starts"]),
-        "labels": batch["labels"],
     }
 
 

@@ -14,7 +14,8 @@ from depcache.training.samples import IGNORED, Sample
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """Samples one behind the other. Arrays are (num_tokens,) int64; indices are of the row.
+    """Samples one behind the other. Arrays are (num_tokens,) int64, but for `alternatives`, as a
+    sample has them; indices are of the row.
 
         visible(i, j) = starts[i] <= j <= i and (i < ends[j] or j < task_starts[i] <= i)
 
@@ -29,6 +30,7 @@ class Row:
     ends: IntArray
     task_starts: IntArray
     labels: IntArray
+    alternatives: IntArray
     num_samples: int
 
     def __len__(self) -> int:
@@ -47,6 +49,7 @@ def make_row(samples: Sequence[Sample]) -> Row:
         ends=np.concatenate([s.ends + start for s, start in zip(samples, starts, strict=True)]),
         task_starts=np.repeat(task_starts, lens),
         labels=np.concatenate([sample.labels for sample in samples]),
+        alternatives=np.concatenate([sample.alternatives for sample in samples]),
         num_samples=len(samples),
     )
 
@@ -83,13 +86,15 @@ def pad(rows: Sequence[Row], num_tokens: int | None = None) -> dict[str, IntArra
     num = num_tokens or max(map(len, rows))
 
     def fill(name: str, value: int) -> IntArray:
-        out = np.full((len(rows), num), value, np.int64)
+        shape = getattr(rows[0], name).shape[1:]
+        out = np.full((len(rows), num, *shape), value, np.int64)
         for i, row in enumerate(rows):
             out[i, : len(row)] = getattr(row, name)
         return out
 
     batch = {name: fill(name, 0) for name in ("tokens", "positions", "task_starts")}
     batch |= {"labels": fill("labels", IGNORED), "ends": fill("ends", num)}
+    batch["alternatives"] = fill("alternatives", IGNORED)
     batch["starts"] = fill("starts", 0)
     for i, row in enumerate(rows):
         batch["starts"][i, len(row) :] = np.arange(len(row), num)

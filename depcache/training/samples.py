@@ -29,6 +29,9 @@ from depcache.training.examples import Example
 IGNORED = -100
 """The label of tokens that are not learned, as torch's cross entropy has it."""
 
+MAX_ALTERNATIVES = 7
+"""Of one token."""
+
 Attention = Literal["dependency", "flat", "deduplicated"]
 ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
 """dependency: trees, of which tokens see their ancestors. flat: the text of all paths, as any
@@ -46,6 +49,8 @@ class Sample:
     ends       (num_tokens,) int64, first index that does not see the token, but for tasks
     task_start index that the first task starts at; tasks see all before it
     labels     (num_tokens,) int64, the token where it is to be learned, else `IGNORED`
+    alternatives  (num_tokens, MAX_ALTERNATIVES) int64, other tokens that would be as right
+               there, each once and not the label; the rest is `IGNORED`
     """
 
     tokens: IntArray
@@ -53,6 +58,7 @@ class Sample:
     ends: IntArray
     task_start: int
     labels: IntArray
+    alternatives: IntArray
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -131,8 +137,9 @@ class Encoder:
         layout  None: one is drawn
         """
         answer = [*self._pieces.encode_text(example.answer), self.tokenizer.eos_token_id]
+        alternatives = self._alternatives(example, answer)
         if self.attention == "flat" or not example.paths:
-            return self._encode_flat(example, answer)
+            return self._encode_flat(example, answer, alternatives)
         layout = layout or self._random.choice(self.layouts)
         prompt = self.prompt(example, layout)
         tokens = np.concatenate((prompt.tokens, np.array(answer, np.int64)))
@@ -141,13 +148,13 @@ class Encoder:
             len(tokens), prompt.forest.system_len, prompt.forest.lens, prompt.forest.parents
         )
         if self.attention == "deduplicated":
-            return _make_linear(tokens, len(answer))
+            return _make_linear(tokens, alternatives)
         return Sample(
             tokens,
             token_positions(forest, layout),
             visible_ends(forest),
             forest.task_start,
-            _labels(tokens, len(answer)),
+            *_learned(tokens, alternatives),
         )
 
     def prompt(self, example: Example, layout: Layout) -> DepPrompt:
@@ -169,12 +176,26 @@ class Encoder:
         assert isinstance(wire, WireText)
         return DepPrompt.from_text(text, wire, tokenizer=self._pieces)
 
-    def _encode_flat(self, example: Example, answer: list[int]) -> Sample:
+    def _alternatives(self, example: Example, answer: Sequence[int]) -> IntArray:
+        """(len(answer), MAX_ALTERNATIVES): where another answer first differs, its token there."""
+        found: dict[int, dict[int, None]] = {}
+        for alternative in example.alternatives:
+            tokens = [*self._pieces.encode_text(alternative), self.tokenizer.eos_token_id]
+            differs = (i for i, (a, b) in enumerate(zip(tokens, answer, strict=False)) if a != b)
+            if (first := next(differs, None)) is not None:
+                found.setdefault(first, {})[tokens[first]] = None
+        alternatives = no_alternatives(len(answer))
+        for i, others in found.items():
+            few = list(others)[:MAX_ALTERNATIVES]
+            alternatives[i, : len(few)] = few
+        return alternatives
+
+    def _encode_flat(self, example: Example, answer: list[int], alternatives: IntArray) -> Sample:
         rendered = render(
             example.paths, example.question, system=self.system, template=self.template
         )
         prompt = self._pieces.encode_text(self._chat(rendered.messages), first=True)
-        return _make_linear(np.array([*prompt, *answer], np.int64), len(answer))
+        return _make_linear(np.array([*prompt, *answer], np.int64), alternatives)
 
     def _chat(self, messages: list[dict[str, str]]) -> str:
         return self.tokenizer.apply_chat_template(
@@ -182,9 +203,14 @@ class Encoder:
         )
 
 
-def _make_linear(tokens: IntArray, num_learned: int) -> Sample:
+def no_alternatives(num_tokens: int) -> IntArray:
+    """(num_tokens, MAX_ALTERNATIVES) int64, for tokens that alone are right in their place."""
+    return np.full((num_tokens, MAX_ALTERNATIVES), IGNORED, np.int64)
+
+
+def _make_linear(tokens: IntArray, alternatives: IntArray) -> Sample:
     num = len(tokens)
-    return Sample(tokens, np.arange(num), np.full(num, num), 0, _labels(tokens, num_learned))
+    return Sample(tokens, np.arange(num), np.full(num, num), 0, *_learned(tokens, alternatives))
 
 
 def share_context(samples: Sequence[Sample]) -> Sample:
@@ -216,10 +242,13 @@ def share_context(samples: Sequence[Sample]) -> Sample:
         ends=np.concatenate((common_ends, np.repeat(num + np.cumsum(lens), lens))),
         task_start=num,
         labels=join("labels"),
+        alternatives=join("alternatives"),
     )
 
 
-def _labels(tokens: IntArray, num_learned: int) -> IntArray:
+def _learned(tokens: IntArray, alternatives: IntArray) -> tuple[IntArray, IntArray]:
+    """Labels and alternatives of all tokens, of which the last are those of the answer."""
     labels = np.full(len(tokens), IGNORED, np.int64)
-    labels[len(tokens) - num_learned :] = tokens[len(tokens) - num_learned :]
-    return labels
+    start = len(tokens) - len(alternatives)
+    labels[start:] = tokens[start:]
+    return labels, np.concatenate((no_alternatives(start), alternatives))

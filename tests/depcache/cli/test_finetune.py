@@ -43,6 +43,8 @@ def test_a_graph_and_questions_make_a_model(
     assert json.loads(out)["examples"] == 6
     examples = list(read_examples(questions["data"]))
     assert examples[0].answer == "Town B"
+    assert examples[0].alternatives == ("Town C", "Town D", "Town E", "Town F")
+    assert examples[-1].alternatives == ()
     assert ("Town A", "north of", "Town B") in {path[:3] for path in examples[0].paths}
     assert {path[0] for path in examples[-1].paths} == {"Town B"}
 

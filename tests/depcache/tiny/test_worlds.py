@@ -53,6 +53,16 @@ def test_every_answer_is_the_beginning_of_a_path_and_its_end(told):
             assert ends_alike(example, walks[0])[0] == walks[0]
 
 
+def test_alternatives_are_all_that_is_reached_the_same_way(told):
+    several = 0
+    for example in told:
+        walks, _ = evidence_of(example)
+        others = set(ends_alike(example, walks[0])[1:]) - {walks[0]} if len(walks) == 1 else set()
+        assert sorted(example.alternatives) == sorted(map(answer_of, others))
+        several += bool(others)
+    assert several > len(told) / 50
+
+
 def test_two_things_have_only_the_answer_in_common(told):
     several = 0
     for example in told:

@@ -99,6 +99,20 @@ def test_a_packed_batch_computes_what_single_examples_compute(model: Path, data:
         at += len(sample)
 
 
+def test_another_right_answer_is_not_held_against_the_model(model: Path, tmp_path: Path) -> None:
+    paths = (("Ann", "has met", "Bob"), ("Ann", "has met", "Zoe"))
+    settings = Settings(max_steps=1, max_tokens=512, save_steps=0)
+
+    def first_loss(name: str, *alternatives: str) -> float:
+        example = Example("Who has Ann met?", paths, "Bob", alternatives)
+        write_examples([example], tmp_path / f"{name}.jsonl")
+        return finetune(str(model), tmp_path / f"{name}.jsonl", tmp_path / name, settings)["loss"][
+            0
+        ][1]
+
+    assert first_loss("either", "Zoe") < first_loss("same", "Bob") == first_loss("one")
+
+
 def test_what_stopped_goes_on_from_its_checkpoint(model: Path, data: Path, tmp_path: Path) -> None:
     settings = {"learning_rate": 1e-3, "batch": 10, "max_tokens": 512, "save_steps": 2}
     whole = finetune(str(model), data, tmp_path / "whole", Settings(**settings, max_steps=6))

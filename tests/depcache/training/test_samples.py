@@ -17,7 +17,14 @@ from depcache.prompt.render import render
 from depcache.prompt.wire import parse_wire
 from depcache.training.examples import Example, read_examples, write_examples
 from depcache.training.packing import make_row, pack, pad
-from depcache.training.samples import ATTENTIONS, IGNORED, Encoder, Sample
+from depcache.training.samples import (
+    ATTENTIONS,
+    IGNORED,
+    MAX_ALTERNATIVES,
+    Encoder,
+    Sample,
+    no_alternatives,
+)
 from flashinfer_masks.dense import dense_mask as oracle_mask
 from flashinfer_masks.visibility import Step
 from tests.helpers.models import make_tokenizer
@@ -131,6 +138,56 @@ def test_without_paths_all_of_a_prompt_is_the_task(tokenizer: Any, layout: Any) 
         assert np.array_equal(mask_of([sample]), np.tri(len(sample), dtype=bool))
 
 
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_another_right_answer_is_right_where_it_first_differs(
+    tokenizer: Any, examples: list[Example], attention: Any
+) -> None:
+    answers = [" in Paris in", " in Paris with", " in Warsaw", " in Paris", " in Warsaw in"]
+    tokens = [
+        [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
+        for text in answers
+    ]
+    expected: dict[int, set[int]] = {}
+    for other in tokens[1:]:
+        at = next(i for i, (a, b) in enumerate(zip(tokens[0], other, strict=False)) if a != b)
+        expected.setdefault(at, set()).add(other[at])
+    assert len(expected) > 1  # " with" and the end behind " Paris", "War..." before it
+    asked = [
+        Example(e.question, examples[0].paths, answers[0], tuple(answers[1:])) for e in examples[:2]
+    ]
+    encoder = Encoder(tokenizer, attention)
+    [shared] = encoder.encode_all(asked)
+    row = make_row([encoder.encode(asked[0]), shared])
+    ends = np.flatnonzero(row.labels == tokenizer.eos_token_id)
+    assert len(ends) == 3
+    padded = pad([row], len(row) + 3)["alternatives"][0]
+    assert padded.shape == (len(row) + 3, MAX_ALTERNATIVES)
+    found = {
+        int(i): {t for t in padded[i].tolist() if t != IGNORED}
+        for i in np.flatnonzero((padded != IGNORED).any(1))
+    }
+    assert found == {
+        end - len(tokens[0]) + 1 + at: right for end in ends for at, right in expected.items()
+    }
+
+
+def test_alternatives_are_counted_once_and_not_without_end(
+    tokenizer: Any, examples: list[Example]
+) -> None:
+    first = dict.fromkeys(
+        tokenizer.encode(f" {c}", add_special_tokens=False)[-1] for c in "abcdefghijkl"
+    )
+    others = [f" {c}" for c in "bcdefghijkl"]
+    encoder = Encoder(tokenizer)
+    many = encoder.encode(Example("Who?", examples[0].paths, " a", (*others, *others)))
+    [at] = np.flatnonzero((many.alternatives != IGNORED).any(1))
+    taken = many.alternatives[at].tolist()
+    assert len(set(taken)) == MAX_ALTERNATIVES
+    assert set(taken) < set(first) - {many.labels[at]}
+    same = encoder.encode(Example("Who?", examples[0].paths, " a", (" a",)))
+    assert (same.alternatives == IGNORED).all()
+
+
 def test_layouts_are_drawn_for_each_example(tokenizer: Any, examples: list[Example]) -> None:
     def positions(layouts: Any, seed: int = 0) -> list[list[int]]:
         encoder = Encoder(tokenizer, layouts=layouts, seed=seed)
@@ -182,7 +239,7 @@ def random_sample(rng: random.Random) -> Sample:
     task_start = rng.randint(0, num - 1)
     ends = np.array([rng.randint(i + 1, num) if i < task_start else num for i in range(num)])
     tokens = np.array([rng.randint(0, 99) for _ in range(num)])
-    return Sample(tokens, np.arange(num), ends, task_start, tokens.copy())
+    return Sample(tokens, np.arange(num), ends, task_start, tokens.copy(), no_alternatives(num))
 
 
 @pytest.mark.parametrize("seed", range(5))
