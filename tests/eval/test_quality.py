@@ -12,7 +12,7 @@ import pytest
 from depcache.demo.sample import final_answer, load_entities
 from depcache.prompt.layout import LAYOUTS
 from depcache.tiny.models import TINY
-from depcache.tiny.worlds import UNKNOWN
+from depcache.tiny.worlds import UNKNOWN, answer_of
 from depcache.training.examples import read_examples
 from eval.__main__ import main
 from eval.quality.command import compare
@@ -106,7 +106,10 @@ def test_nothing_that_is_asked_about_occurs_in_training(sets: dict[str, DataSet]
         evidence, answer = example.answer.split("\nAnswer: ")
         walk = tuple(evidence.split(" -> "))
         assert walk[-1] == answer
-        assert any(path[: len(walk)] == walk for path in example.paths)
+        same = {path[: len(walk)] for path in example.paths if path[1 : len(walk) : 2] == walk[1::2]}
+        assert walk in same
+        assert {*example.alternatives} == {answer_of(other) for other in same - {walk}}
+    assert any(example.alternatives for example in examples)
     assert len({example.question for example in examples}) > 20
     assert {len(e.answer.split("\n")[0].split(" -> ")) for e in examples} == {3, 5}
     assert not [q for q in taught_of(metaqa[0], unseen) if unseen & {*q.entities, *q.answers}]
