@@ -106,7 +106,9 @@ def test_nothing_that_is_asked_about_occurs_in_training(sets: dict[str, DataSet]
         evidence, answer = example.answer.split("\nAnswer: ")
         walk = tuple(evidence.split(" -> "))
         assert walk[-1] == answer
-        same = {path[: len(walk)] for path in example.paths if path[1 : len(walk) : 2] == walk[1::2]}
+        same = {
+            path[: len(walk)] for path in example.paths if path[1 : len(walk) : 2] == walk[1::2]
+        }
         assert walk in same
         assert {*example.alternatives} == {answer_of(other) for other in same - {walk}}
     assert any(example.alternatives for example in examples)
