@@ -9,6 +9,7 @@ import numpy as np
 
 from flashinfer_masks.packed import Runs
 from flashinfer_masks.ragged import expand_ranges
+from flashinfer_masks.segments import nodes_of, segments_above
 from flashinfer_masks.visibility import Step, Structure
 
 # Queries compared at once, so that the temporaries stay in the L2 cache.
@@ -37,11 +38,7 @@ def plan_masked(step: Step) -> MaskedPlan:
 
 
 def causal_mask(num_queries: int, num_keys: int) -> np.ndarray:
-    """bool (num_queries, num_keys), bottom-right aligned: the last query sees every key.
-
-    For the plain requests of a batch whose other requests have a mask: FlashInfer ignores
-    `causal` as soon as a batch has a custom mask.
-    """
+    """bool (num_queries, num_keys), bottom-right aligned: the last query sees every key."""
     return np.tri(num_queries, num_keys, num_keys - num_queries, dtype=bool)
 
 
@@ -88,7 +85,11 @@ def plan_runs(step: Step) -> RunsPlan:
 
 
 def causal_runs(num_queries: int, num_keys: int) -> Runs:
-    """The mask of `causal_mask` as runs."""
+    """The mask of `causal_mask` as runs.
+
+    For the plain requests of a batch whose other requests have a mask: FlashInfer ignores
+    `causal` as soon as a batch has a custom mask.
+    """
     starts = np.arange(num_queries) * num_keys
     return Runs(
         starts, starts + num_keys - num_queries + 1 + np.arange(num_queries), num_queries, num_keys
@@ -106,23 +107,18 @@ def _ranges_seen(
     int64, and the number of ranges of each token, int64 (P,). The own range, from the beginning
     of the token's node, is the last of each; its length is 0.
     """
-    nodes = np.searchsorted(structure.node_starts, tokens, side="right") - 1
-    has_system = int(structure.system_len > 0)
-    levels = structure.node_levels[nodes]
-    counts = levels + has_system
-    stops = np.cumsum(counts)
-    starts, lens = np.zeros((2, int(counts.sum())), np.int64)
-    starts[stops - 1] = structure.node_starts[nodes]
+    num_above, above = segments_above(structure, tokens)
+    own_starts = structure.node_starts[nodes_of(structure, tokens)]
     # The system is above all of the context, and begins with index 0.
-    lens[(stops - counts)[levels > 0]] = structure.system_len
-    # Tokens are in pre-order, so those below a whole segment are neighbours; and a segment's
-    # place in each of their lists is its level. Hence no walk up the tree.
-    first = np.searchsorted(tokens, structure.starts + structure.lens)
-    below = np.searchsorted(tokens, structure.subtree_stops) - first
-    at = np.repeat(structure.node_levels[1:] - 1 + has_system, below)
-    at += (stops - counts)[expand_ranges(first, below)]
-    starts[at] = np.repeat(structure.starts, below)
-    lens[at] = np.repeat(structure.lens, below)
+    has_system = (own_starts > 0) & (structure.system_len > 0)
+    counts = has_system + num_above + 1
+    stops = np.cumsum(counts)
+    starts, lens = np.zeros((2, int(stops[-1]) if len(stops) else 0), np.int64)
+    starts[stops - 1] = own_starts
+    lens[(stops - counts)[has_system]] = structure.system_len
+    at = expand_ranges(stops - 1 - num_above, num_above)
+    starts[at] = structure.starts[above]
+    lens[at] = structure.lens[above]
     return starts, lens, counts
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flashinfer_masks.ragged import check_int32, expand_ranges, make_indptr
-from flashinfer_masks.visibility import Step
+from flashinfer_masks.visibility import Step, Structure
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,8 +72,28 @@ def num_above(step: Step, new_rows: np.ndarray) -> np.ndarray:
     """How many tokens the given new rows (C,) of system and context see above them: int64 (C,)."""
     structure = step.structure
     tokens = step.new_indices[new_rows]
-    nodes = _nodes_of(step, tokens)
+    nodes = nodes_of(structure, tokens)
     return structure.node_depths[nodes] + tokens - structure.node_starts[nodes]
+
+
+def segments_above(structure: Structure, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The segments above those that hold the given tokens, root first.
+
+    tokens  (P,) int64, indices of system and context, ascending
+
+    Returns how many each has, int64 (P,), and the segments, of one token behind those of another.
+    """
+    counts = np.maximum(structure.node_levels[nodes_of(structure, tokens)] - 1, 0)
+    firsts = np.cumsum(counts) - counts
+    segments = np.empty(int(counts.sum()), np.int64)
+    # Tokens are in pre-order, so those below a whole segment are neighbours; and a segment's
+    # place in each of their lists is its level. Hence no walk up the tree.
+    first_below = np.searchsorted(tokens, structure.starts + structure.lens)
+    num_below = np.searchsorted(tokens, structure.subtree_stops) - first_below
+    at = np.repeat(structure.node_levels[1:] - 1, num_below)
+    at += firsts[expand_ranges(first_below, num_below)]
+    segments[at] = np.repeat(np.arange(structure.num_segments), num_below)
+    return counts, segments
 
 
 def gather_chains(
@@ -103,26 +123,21 @@ def _gather_below_system(
     """What `gather_chains` returns, but chains of the context without the system."""
     structure = step.structure
     tokens = step.new_indices[starts]
-    nodes = _nodes_of(step, tokens)
+    nodes = nodes_of(structure, tokens)
     # A chain is a list of ranges, root first: the segments above its own, its own up to the
     # chain, the chain itself. Ranges of indices and ranges of rows share one table.
     table = np.concatenate((step.row_of, np.arange(step.num_rows, dtype=np.int32)))
-    num_ranges = np.maximum(structure.node_levels[nodes], 1) + 1
-    last = np.cumsum(num_ranges) - 1
-    range_starts = np.empty(int(num_ranges.sum()) + 1, np.int64)
+    num_above, above = segments_above(structure, tokens)
+    last = np.cumsum(num_above + 2) - 1
+    range_starts = np.empty(len(above) + 2 * len(tokens) + 1, np.int64)
     range_lens = np.empty_like(range_starts)
     range_starts[last] = structure.num_tokens + step.num_prefix + starts
     range_lens[last] = stops - starts
     range_starts[last - 1] = structure.node_starts[nodes]
     range_lens[last - 1] = tokens - structure.node_starts[nodes]
-    # Chains are in pre-order, so those below a whole segment are neighbours; and a segment's
-    # place in each of their lists is its level. Hence no walk up the tree.
-    first = np.searchsorted(tokens, structure.starts + structure.lens)
-    count = np.searchsorted(tokens, structure.subtree_stops) - first
-    at = np.repeat(structure.node_levels[1:] - 1, count)
-    at += (last - num_ranges + 1)[expand_ranges(first, count)]
-    range_starts[at] = np.repeat(structure.starts, count)
-    range_lens[at] = np.repeat(structure.lens, count)
+    at = expand_ranges(last - 1 - num_above, num_above)
+    range_starts[at] = structure.starts[above]
+    range_lens[at] = structure.lens[above]
     range_starts[-1] = structure.num_tokens
     range_lens[-1] = step.num_rows if tail_start < step.num_new else 0
     return table[expand_ranges(range_starts, range_lens)]
@@ -152,6 +167,6 @@ def _insert_system(
     return np.concatenate(pieces)
 
 
-def _nodes_of(step: Step, tokens: np.ndarray) -> np.ndarray:
+def nodes_of(structure: Structure, tokens: np.ndarray) -> np.ndarray:
     """The node that holds each index: int64, like `tokens`."""
-    return np.searchsorted(step.structure.node_starts, tokens, side="right") - 1
+    return np.searchsorted(structure.node_starts, tokens, side="right") - 1

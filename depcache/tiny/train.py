@@ -40,7 +40,7 @@ from depcache.tiny.trainer import Shape, Trainer, make_network
 from depcache.tiny.worlds import make_examples
 from depcache.training.examples import Example, read_examples
 from depcache.training.packing import Row, make_row, pack
-from depcache.training.samples import IGNORED, Attention, Encoder, Sample, no_alternatives
+from depcache.training.samples import IGNORED, Attention, Encoder, Sample
 
 SEED = 20261121
 MAX_LEN = 8192
@@ -106,8 +106,7 @@ def copy_rows(
             tokens = np.tile(rng.integers(4, vocab_size, COPY_LEN), 2)
             labels = tokens.copy()
             labels[:COPY_LEN] = IGNORED
-            none = no_alternatives(num)
-            samples.append(Sample(tokens, np.arange(num), np.full(num, num), 0, labels, none))
+            samples.append(Sample(tokens, np.arange(num), np.full(num, num), 0, labels))
         yield make_row(samples)
 
 
@@ -147,7 +146,6 @@ def question_rows(
             while len(chunk) < _CHUNK * _EXAMPLES_SHARE:
                 chunk += rng.choice(groups)
         chunk += islice(made_up, _CHUNK - len(chunk))
-        # It stands at the start of a line, where this tokenizer puts a blank before every word.
         chunk = [_draw_answer(example, rng) for example in chunk]
         for row in rng.sample(rows := pack(encoder.encode_all(chunk), row_tokens), len(rows)):
             yield row
@@ -156,7 +154,10 @@ def question_rows(
 
 
 def _draw_answer(example: Example, rng: random.Random) -> Example:
-    """Any of the right answers for the one that is said on; behind a blank."""
+    """Any of the right answers, the others as alternatives.
+
+    Behind a blank, which this tokenizer puts before every word at the start of a line.
+    """
     answers = [f" {answer}" for answer in (example.answer, *example.alternatives)]
     rng.shuffle(answers)
     return replace(example, answer=answers[0], alternatives=tuple(answers[1:]))

@@ -89,7 +89,7 @@ def walks_of(paths: Iterable[Path]) -> list[Path]:
     return list(first.values())
 
 
-def answers_of(walk: Path, paths: Iterable[Path]) -> tuple[str, ...]:
+def alternatives_of(walk: Path, paths: Iterable[Path]) -> tuple[str, ...]:
     """What would be as right as `walk`: the others that go the same way from the same start."""
     same = (walk[0], walk[1::2])
     return tuple(
@@ -143,7 +143,7 @@ def make_examples(
         for question, *evidence in _draw_questions(walks, pairs, graph, num_questions, asked, rng):
             if is_known:
                 # What two topics have in common is asked for only where it is one thing.
-                others = answers_of(evidence[0], found) if len(evidence) == 1 else ()
+                others = alternatives_of(evidence[0], found) if len(evidence) == 1 else ()
                 yield Example(question, found, answer_of(*evidence), others)
             else:
                 yield Example(question, found, UNKNOWN)

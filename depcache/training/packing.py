@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from depcache.prompt.forest import IntArray
-from depcache.training.samples import IGNORED, Sample
+from depcache.training.samples import IGNORED, Sample, shift_alternatives
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """Samples one behind the other. Arrays are (num_tokens,) int64, but for `alternatives`, as a
-    sample has them; indices are of the row.
+    """Samples one behind the other. Arrays are (num_tokens,) int64, but for `alternatives`, which
+    are as those of a sample; indices are of the row.
 
         visible(i, j) = starts[i] <= j <= i and (i < ends[j] or j < task_starts[i] <= i)
 
@@ -49,7 +49,7 @@ def make_row(samples: Sequence[Sample]) -> Row:
         ends=np.concatenate([s.ends + start for s, start in zip(samples, starts, strict=True)]),
         task_starts=np.repeat(task_starts, lens),
         labels=np.concatenate([sample.labels for sample in samples]),
-        alternatives=np.concatenate([sample.alternatives for sample in samples]),
+        alternatives=shift_alternatives([sample.alternatives for sample in samples], starts),
         num_samples=len(samples),
     )
 
@@ -81,21 +81,34 @@ def pack(samples: Iterable[Sample], max_tokens: int) -> list[Row]:
 def pad(rows: Sequence[Row], num_tokens: int | None = None) -> dict[str, IntArray]:
     """Rows of equal length as arrays (num_rows, num_tokens); what is added sees only itself.
 
+    `alternatives` is (num_rows, num_tokens, K) with room for the most that a token has, which may
+    be none; `IGNORED` fills up.
+
     num_tokens  at least that of the longest row; None: just that
     """
     num = num_tokens or max(map(len, rows))
 
     def fill(name: str, value: int) -> IntArray:
-        shape = getattr(rows[0], name).shape[1:]
-        out = np.full((len(rows), num, *shape), value, np.int64)
+        out = np.full((len(rows), num), value, np.int64)
         for i, row in enumerate(rows):
             out[i, : len(row)] = getattr(row, name)
         return out
 
     batch = {name: fill(name, 0) for name in ("tokens", "positions", "task_starts")}
     batch |= {"labels": fill("labels", IGNORED), "ends": fill("ends", num)}
-    batch["alternatives"] = fill("alternatives", IGNORED)
+    batch["alternatives"] = _spread([row.alternatives for row in rows], num)
     batch["starts"] = fill("starts", 0)
     for i, row in enumerate(rows):
         batch["starts"][i, len(row) :] = np.arange(len(row), num)
     return batch
+
+
+def _spread(alternatives: Sequence[IntArray], num_tokens: int) -> IntArray:
+    """The pairs of index and token of each row as an array, see `pad`."""
+    pairs = shift_alternatives(alternatives, num_tokens * np.arange(len(alternatives)))
+    at, tokens = pairs[np.argsort(pairs[:, 0], kind="stable")].T
+    column = np.arange(len(at)) - np.searchsorted(at, at)
+    num_columns = int(column.max(initial=-1)) + 1
+    out = np.full((len(alternatives) * num_tokens, num_columns), IGNORED, np.int64)
+    out[at, column] = tokens
+    return out.reshape(len(alternatives), num_tokens, num_columns)

@@ -29,8 +29,7 @@ from depcache.training.examples import Example
 IGNORED = -100
 """The label of tokens that are not learned, as torch's cross entropy has it."""
 
-MAX_ALTERNATIVES = 7
-"""Of one token."""
+_NO_ALTERNATIVES = np.empty((0, 2), np.int64)
 
 Attention = Literal["dependency", "flat", "deduplicated"]
 ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
@@ -49,8 +48,7 @@ class Sample:
     ends       (num_tokens,) int64, first index that does not see the token, but for tasks
     task_start index that the first task starts at; tasks see all before it
     labels     (num_tokens,) int64, the token where it is to be learned, else `IGNORED`
-    alternatives  (num_tokens, MAX_ALTERNATIVES) int64, other tokens that would be as right
-               there, each once and not the label; the rest is `IGNORED`
+    alternatives  (M, 2) int64, index and token: what would be as right there as the label
     """
 
     tokens: IntArray
@@ -58,7 +56,7 @@ class Sample:
     ends: IntArray
     task_start: int
     labels: IntArray
-    alternatives: IntArray
+    alternatives: IntArray = field(default_factory=lambda: _NO_ALTERNATIVES)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -137,9 +135,8 @@ class Encoder:
         layout  None: one is drawn
         """
         answer = [*self._pieces.encode_text(example.answer), self.tokenizer.eos_token_id]
-        alternatives = self._alternatives(example, answer)
         if self.attention == "flat" or not example.paths:
-            return self._encode_flat(example, answer, alternatives)
+            return self._encode_flat(example, answer)
         layout = layout or self._random.choice(self.layouts)
         prompt = self.prompt(example, layout)
         tokens = np.concatenate((prompt.tokens, np.array(answer, np.int64)))
@@ -148,13 +145,14 @@ class Encoder:
             len(tokens), prompt.forest.system_len, prompt.forest.lens, prompt.forest.parents
         )
         if self.attention == "deduplicated":
-            return _make_linear(tokens, alternatives)
+            return _make_linear(tokens, len(answer), self._alternatives(example, tokens, answer))
         return Sample(
             tokens,
             token_positions(forest, layout),
             visible_ends(forest),
             forest.task_start,
-            *_learned(tokens, alternatives),
+            _labels(tokens, len(answer)),
+            self._alternatives(example, tokens, answer),
         )
 
     def prompt(self, example: Example, layout: Layout) -> DepPrompt:
@@ -176,26 +174,24 @@ class Encoder:
         assert isinstance(wire, WireText)
         return DepPrompt.from_text(text, wire, tokenizer=self._pieces)
 
-    def _alternatives(self, example: Example, answer: Sequence[int]) -> IntArray:
-        """(len(answer), MAX_ALTERNATIVES): where another answer first differs, its token there."""
-        found: dict[int, dict[int, None]] = {}
-        for alternative in example.alternatives:
-            tokens = [*self._pieces.encode_text(alternative), self.tokenizer.eos_token_id]
-            differs = (i for i, (a, b) in enumerate(zip(tokens, answer, strict=False)) if a != b)
-            if (first := next(differs, None)) is not None:
-                found.setdefault(first, {})[tokens[first]] = None
-        alternatives = no_alternatives(len(answer))
-        for i, others in found.items():
-            few = list(others)[:MAX_ALTERNATIVES]
-            alternatives[i, : len(few)] = few
-        return alternatives
-
-    def _encode_flat(self, example: Example, answer: list[int], alternatives: IntArray) -> Sample:
+    def _encode_flat(self, example: Example, answer: list[int]) -> Sample:
         rendered = render(
             example.paths, example.question, system=self.system, template=self.template
         )
         prompt = self._pieces.encode_text(self._chat(rendered.messages), first=True)
-        return _make_linear(np.array([*prompt, *answer], np.int64), alternatives)
+        tokens = np.array([*prompt, *answer], np.int64)
+        return _make_linear(tokens, len(answer), self._alternatives(example, tokens, answer))
+
+    def _alternatives(self, example: Example, tokens: IntArray, answer: list[int]) -> IntArray:
+        """Of a sample that ends with `answer`: where another one first differs, its token."""
+        start = len(tokens) - len(answer)
+        found: dict[tuple[int, int], None] = {}
+        for text in example.alternatives:
+            other = [*self._pieces.encode_text(text), self.tokenizer.eos_token_id]
+            pairs = enumerate(zip(other, answer, strict=False), start)
+            if first := next(((i, mine) for i, (mine, its) in pairs if mine != its), None):
+                found[first] = None
+        return np.array(list(found), np.int64).reshape(-1, 2)
 
     def _chat(self, messages: list[dict[str, str]]) -> str:
         return self.tokenizer.apply_chat_template(
@@ -203,14 +199,11 @@ class Encoder:
         )
 
 
-def no_alternatives(num_tokens: int) -> IntArray:
-    """(num_tokens, MAX_ALTERNATIVES) int64, for tokens that alone are right in their place."""
-    return np.full((num_tokens, MAX_ALTERNATIVES), IGNORED, np.int64)
-
-
-def _make_linear(tokens: IntArray, alternatives: IntArray) -> Sample:
+def _make_linear(tokens: IntArray, num_learned: int, alternatives: IntArray) -> Sample:
     num = len(tokens)
-    return Sample(tokens, np.arange(num), np.full(num, num), 0, *_learned(tokens, alternatives))
+    return Sample(
+        tokens, np.arange(num), np.full(num, num), 0, _labels(tokens, num_learned), alternatives
+    )
 
 
 def share_context(samples: Sequence[Sample]) -> Sample:
@@ -242,13 +235,25 @@ def share_context(samples: Sequence[Sample]) -> Sample:
         ends=np.concatenate((common_ends, np.repeat(num + np.cumsum(lens), lens))),
         task_start=num,
         labels=join("labels"),
-        alternatives=join("alternatives"),
+        alternatives=shift_alternatives(
+            [
+                # What is common is learned once, so its alternatives are the first sample's.
+                sample.alternatives[(sample is first) | (sample.alternatives[:, 0] >= num)]
+                for sample in samples
+            ],
+            np.cumsum(lens) - lens,
+        ),
     )
 
 
-def _learned(tokens: IntArray, alternatives: IntArray) -> tuple[IntArray, IntArray]:
-    """Labels and alternatives of all tokens, of which the last are those of the answer."""
+def _labels(tokens: IntArray, num_learned: int) -> IntArray:
     labels = np.full(len(tokens), IGNORED, np.int64)
-    start = len(tokens) - len(alternatives)
-    labels[start:] = tokens[start:]
-    return labels, np.concatenate((no_alternatives(start), alternatives))
+    labels[len(tokens) - num_learned :] = tokens[len(tokens) - num_learned :]
+    return labels
+
+
+def shift_alternatives(alternatives: Sequence[IntArray], offsets: IntArray) -> IntArray:
+    """Those of several samples, with the indices that they have behind each other."""
+    return np.concatenate(
+        [each + np.array([offset, 0]) for each, offset in zip(alternatives, offsets, strict=True)]
+    )

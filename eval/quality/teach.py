@@ -20,7 +20,7 @@ from depcache.demo.sample import load_entities
 from depcache.graph.retrieval import Retriever
 from depcache.prompt.paths import INVERSE_RELATION, Path
 from depcache.tiny.names import Names
-from depcache.tiny.worlds import UNKNOWN, answer_of, answers_of, walks_of
+from depcache.tiny.worlds import UNKNOWN, alternatives_of, answer_of, walks_of
 from depcache.training.examples import Example, write_examples
 from eval.graphs import hold
 from eval.quality.split import asked_of, sets_of, taught_of, topics_of, without
@@ -83,7 +83,7 @@ def teach_metaqa(sets: Sequence[DataSet], unseen: frozenset[str], seed: int) -> 
         known = [walk for walk in walks_of(paths) if walk[1::2] in phrases]
         for walk in rng.sample(known, min(len(known), _QUESTIONS_A_TOPIC)):
             text = rng.choice(phrases[walk[1::2]]).replace("{x}", topic)
-            yield Example(text, paths, answer_of(walk), answers_of(walk, paths))
+            yield Example(text, paths, answer_of(walk), alternatives_of(walk, paths))
 
 
 def teach_2wiki(data: DataSet, unseen: frozenset[str], seed: int) -> Iterator[Example]:

@@ -66,7 +66,11 @@ def test_wrong_calls_are_one_sentence_and_exit_code_2(
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"question": "a"}\n')
     data = ("--questions", bad, "--graph", questions["graph"], "--pruner", "none")
+    some = tmp_path / "some.jsonl"
+    some.write_text('{"question": "a", "answers": ["b", 3]}\n')
+    half = ("--questions", some, *data[2:])
     for arguments, word in (
+        (("data", *half, "--out", tmp_path / "x.jsonl"), "'answer' is 3"),
         (("run", model, "--data", questions["data"], *out), "line 2"),
         (("run", model, "--data", tmp_path / "none.jsonl", *out), "cannot be read"),
         (("run", model, "--data", bad, *out, "--layout", "round"), "round"),

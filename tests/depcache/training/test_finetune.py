@@ -106,9 +106,9 @@ def test_another_right_answer_is_not_held_against_the_model(model: Path, tmp_pat
     def first_loss(name: str, *alternatives: str) -> float:
         example = Example("Who has Ann met?", paths, "Bob", alternatives)
         write_examples([example], tmp_path / f"{name}.jsonl")
-        return finetune(str(model), tmp_path / f"{name}.jsonl", tmp_path / name, settings)["loss"][
-            0
-        ][1]
+        record = finetune(str(model), tmp_path / f"{name}.jsonl", tmp_path / name, settings)
+        [(_, loss)] = record["loss"]
+        return loss
 
     assert first_loss("either", "Zoe") < first_loss("same", "Bob") == first_loss("one")
 

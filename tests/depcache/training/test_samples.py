@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,8 @@ from depcache.training.packing import make_row, pack, pad
 from depcache.training.samples import (
     ATTENTIONS,
     IGNORED,
-    MAX_ALTERNATIVES,
     Encoder,
     Sample,
-    no_alternatives,
 )
 from flashinfer_masks.dense import dense_mask as oracle_mask
 from flashinfer_masks.visibility import Step
@@ -161,7 +160,7 @@ def test_another_right_answer_is_right_where_it_first_differs(
     ends = np.flatnonzero(row.labels == tokenizer.eos_token_id)
     assert len(ends) == 3
     padded = pad([row], len(row) + 3)["alternatives"][0]
-    assert padded.shape == (len(row) + 3, MAX_ALTERNATIVES)
+    assert padded.shape == (len(row) + 3, max(map(len, expected.values())))
     found = {
         int(i): {t for t in padded[i].tolist() if t != IGNORED}
         for i in np.flatnonzero((padded != IGNORED).any(1))
@@ -171,20 +170,19 @@ def test_another_right_answer_is_right_where_it_first_differs(
     }
 
 
-def test_alternatives_are_counted_once_and_not_without_end(
+def test_alternatives_are_counted_once_and_left_out_where_there_are_none(
     tokenizer: Any, examples: list[Example]
 ) -> None:
     others = list("bcdefghijkl")
     first = {tokenizer.encode(c, add_special_tokens=False)[0] for c in others}
-    assert len(first) == len(others) > MAX_ALTERNATIVES
+    assert len(first) == len(others)
     encoder = Encoder(tokenizer)
     many = encoder.encode(Example("Who?", examples[0].paths, "a", (*others, *others)))
-    [at] = np.flatnonzero((many.alternatives != IGNORED).any(1))
-    taken = many.alternatives[at].tolist()
-    assert len(set(taken)) == MAX_ALTERNATIVES
-    assert set(taken) < first
+    assert {*many.alternatives[:, 0].tolist()} == {len(many) - 2}
+    assert sorted(many.alternatives[:, 1].tolist()) == sorted(first)
     same = encoder.encode(Example("Who?", examples[0].paths, "a", ("a",)))
-    assert (same.alternatives == IGNORED).all()
+    assert same.alternatives.shape == (0, 2)
+    assert pad([make_row([same])])["alternatives"].shape == (1, len(same), 0)
 
 
 def test_layouts_are_drawn_for_each_example(tokenizer: Any, examples: list[Example]) -> None:
@@ -238,7 +236,7 @@ def random_sample(rng: random.Random) -> Sample:
     task_start = rng.randint(0, num - 1)
     ends = np.array([rng.randint(i + 1, num) if i < task_start else num for i in range(num)])
     tokens = np.array([rng.randint(0, 99) for _ in range(num)])
-    return Sample(tokens, np.arange(num), ends, task_start, tokens.copy(), no_alternatives(num))
+    return Sample(tokens, np.arange(num), ends, task_start, tokens.copy())
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -299,12 +297,15 @@ def test_examples_survive_a_file_and_bad_ones_are_named(
     tmp_path: Any, examples: list[Example]
 ) -> None:
     file = tmp_path / "data.jsonl"
+    examples = [replace(examples[0], alternatives=("Cracow", "Łódź")), *examples[1:]]
     assert write_examples(examples, file) == len(examples)
     assert list(read_examples(file)) == examples
     for line, word in (
         ('{"question": "a"}', "answer"),
         ('{"question": "", "answer": "b"}', "question"),
         ('{"question": "a", "answer": "b", "paths": [[1]]}', "paths"),
+        ('{"question": "a", "answer": "b", "alternatives": "c"}', "alternatives"),
+        ('{"question": "a", "answer": "b", "alternatives": ["c", ""]}', "alternatives"),
         ("[]", "example"),
         ("{", "line 13"),
     ):
