@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flashinfer_masks.cascade import Batch, CascadePlan, plan_cascade
+from flashinfer_masks.cascade import Batch, CascadePlan, cascade_runs, plan_cascade
 from flashinfer_masks.dense import dense_mask
 from flashinfer_masks.masked import MaskedPlan, causal_mask, causal_runs, plan_masked, plan_runs
 from flashinfer_masks.packed import PackedMasks, Runs, pack_masks, pack_runs
@@ -38,6 +38,7 @@ __all__ = [
     "SegmentsPlan",
     "Step",
     "Structure",
+    "cascade_runs",
     "causal_mask",
     "causal_runs",
     "dense_mask",

@@ -14,9 +14,9 @@ from typing import Literal
 
 import numpy as np
 
-from flashinfer_masks.cascade import Batch, plan_cascade
+from flashinfer_masks.cascade import Batch, cascade_runs, plan_cascade
 from flashinfer_masks.masked import causal_runs, plan_runs
-from flashinfer_masks.packed import PackedMasks, Runs, pack_masks, pack_runs
+from flashinfer_masks.packed import PackedMasks, Runs, pack_runs
 from flashinfer_masks.ragged import make_indptr
 from flashinfer_masks.segments import plan_segments
 from flashinfer_masks.visibility import Step
@@ -111,7 +111,7 @@ def _cascade(steps: Sequence[Step | PlainStep], starts: np.ndarray, num_queries:
     causal: list[Batch] = []
     masked: list[Batch] = []
     system: list[Batch] = []
-    masks: list[np.ndarray] = []
+    masks: list[Runs] = []
     for step in steps:
         if isinstance(step, PlainStep):
             causal.append(_plain(step))
@@ -122,10 +122,10 @@ def _cascade(steps: Sequence[Step | PlainStep], starts: np.ndarray, num_queries:
         causal.append(plan.causal)
         masked.append(plan.masked)
         system.append(plan.system)
-        masks += plan.masks()
+        masks += cascade_runs(step, plan)
     calls = (
         _join("causal", causal, starts),
-        _join("masked", masked, starts, pack_masks(masks)),
+        _join("masked", masked, starts, pack_runs(masks)),
     )
     level_0 = _join("full", system, starts)
     return BatchPlan(

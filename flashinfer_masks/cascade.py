@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from flashinfer_masks.masked import runs_seen
+from flashinfer_masks.packed import Runs
 from flashinfer_masks.ragged import check_int32, expand_ranges, make_indptr
 from flashinfer_masks.segments import find_chains, gather_chains
 from flashinfer_masks.visibility import Step
@@ -185,6 +187,33 @@ def plan_cascade(step: Step) -> CascadePlan:
         context_start=context_start,
         tail_start=tail_start,
     )
+
+
+def cascade_runs(step: Step, plan: CascadePlan) -> list[Runs]:
+    """The masks of `plan.masked` as runs, for `packed.pack_runs`: no byte for every element.
+
+    step  what `plan` was made from
+    """
+    masked = plan.masked
+    kv_indptr, q_indptr = masked.kv_indptr.astype(np.int64), masked.q_indptr.astype(np.int64)
+    num_keys, num_queries = np.diff(kv_indptr), np.diff(q_indptr)
+    # Rows of the context are of this prompt's indices, so rows lead back to what they hold.
+    keys, queries = step.indices[masked.kv_rows], step.new_indices[masked.q_rows]
+    key_of = np.zeros(step.structure.num_tokens, np.int64)
+    key_of[keys] = np.arange(len(keys)) - np.repeat(kv_indptr[:-1], num_keys)
+    starts, stops, counts = runs_seen(step.structure, queries, key_of, with_system=False)
+    first_elements = np.arange(len(queries)) - np.repeat(q_indptr[:-1], num_queries)
+    first_elements *= np.repeat(num_keys, num_queries)
+    first_elements = np.repeat(first_elements, counts)
+    starts += first_elements
+    stops += first_elements
+    cuts = np.concatenate(([0], np.cumsum(counts)))[q_indptr].tolist()
+    return [
+        Runs(starts[cut:next_cut], stops[cut:next_cut], q_len, kv_len)
+        for cut, next_cut, q_len, kv_len in zip(
+            cuts, cuts[1:], num_queries.tolist(), num_keys.tolist(), strict=False
+        )
+    ]
 
 
 def _make_level_0(step: Step) -> Batch:

@@ -62,23 +62,11 @@ def plan_runs(step: Step) -> RunsPlan:
     kv_rows = np.concatenate((step.row_of[has_row], generated))
     key_of = np.cumsum(has_row) - has_row  # of each index that has a row
 
-    tokens = step.new_indices[:tail_start]
-    begins = np.ones(tail_start, bool)
-    begins[1:] = (np.diff(tokens) != 1) | (structure.parent_tokens[tokens[1:]] != tokens[:-1])
-    pieces = np.flatnonzero(begins)
-    starts, lens, num_runs = _ranges_seen(structure, tokens[pieces])
-    # Task and output are a piece more, which begins with all rows before it.
-    starts = np.append(key_of[starts], 0)
-    stops = starts + np.append(lens, 0)
-    num_runs = np.append(num_runs, 1)
-    piece_lens = np.diff(np.append(pieces, (tail_start, step.num_new)))
-
-    # All queries of a piece see the same runs, but of the last one only what is up to them.
-    counts = np.repeat(num_runs, piece_lens)
-    at = expand_ranges(np.repeat(np.cumsum(num_runs) - num_runs, piece_lens), counts)
-    starts, stops = starts[at], stops[at]
-    own_keys = np.append(key_of[tokens], np.arange(step.num_prefix + tail_start, step.num_rows))
-    stops[np.cumsum(counts) - 1] = own_keys + 1
+    starts, stops, counts = runs_seen(structure, step.new_indices[:tail_start], key_of)
+    tail = np.arange(step.num_prefix + tail_start, step.num_rows)
+    starts = np.concatenate((starts, np.zeros_like(tail)))
+    stops = np.concatenate((stops, tail + 1))
+    counts = np.concatenate((counts, np.ones_like(tail)))
     first_elements = np.repeat(np.arange(step.num_new) * step.num_rows, counts)
     runs = Runs(starts + first_elements, stops + first_elements, step.num_new, step.num_rows)
     return RunsPlan(kv_rows, runs)
@@ -96,8 +84,35 @@ def causal_runs(num_queries: int, num_keys: int) -> Runs:
     )
 
 
+def runs_seen(
+    structure: Structure, tokens: np.ndarray, key_of: np.ndarray, *, with_system: bool = True
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The keys that tokens of system and context see, as runs: what is above them and themselves.
+
+    tokens       (Q,) int64, ascending
+    key_of       (num_tokens,) int64, the key of every index that is seen; keys are in pre-order
+    with_system  whether the system is among the keys
+
+    Returns the first key of each run and the one behind its last, of one token behind those of
+    another, int64, and the number of runs of each token, int64 (Q,).
+    """
+    begins = np.ones(len(tokens), bool)
+    begins[1:] = (np.diff(tokens) != 1) | (structure.parent_tokens[tokens[1:]] != tokens[:-1])
+    pieces = np.flatnonzero(begins)
+    starts, lens, num_runs = _ranges_seen(structure, tokens[pieces], with_system=with_system)
+    starts = key_of[starts]
+    stops = starts + lens
+    # All tokens of a piece see the same runs, but of the last one only what is up to them.
+    piece_lens = np.diff(pieces, append=len(tokens))
+    counts = np.repeat(num_runs, piece_lens)
+    at = expand_ranges(np.repeat(np.cumsum(num_runs) - num_runs, piece_lens), counts)
+    starts, stops = starts[at], stops[at]
+    stops[np.cumsum(counts) - 1] = key_of[tokens] + 1
+    return starts, stops, counts
+
+
 def _ranges_seen(
-    structure: Structure, tokens: np.ndarray
+    structure: Structure, tokens: np.ndarray, *, with_system: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The ranges of indices that tokens of system and context see: nodes above, then their own.
 
@@ -110,7 +125,7 @@ def _ranges_seen(
     num_above, above = segments_above(structure, tokens)
     own_starts = structure.node_starts[nodes_of(structure, tokens)]
     # The system is above all of the context, and begins with index 0.
-    has_system = (own_starts > 0) & (structure.system_len > 0)
+    has_system = (own_starts > 0) & (structure.system_len > 0) & with_system
     counts = has_system + num_above + 1
     stops = np.cumsum(counts)
     starts, lens = np.zeros((2, int(stops[-1]) if len(stops) else 0), np.int64)

@@ -15,7 +15,7 @@ TINY = "dependency"
 """depcache-tiny: fine-tuned with dependency attention in all layouts; it reads flat text too."""
 
 SELF_ATTENTION = "control"
-"""What it is compared with: trained as it was, and then one cycle more on flat text only."""
+"""What it is compared with: trained as it was, but in its last cycle on flat text only."""
 
 BASE = "base"
 """What both come from: has never seen a tree. It does not ship: two are nearly 20 MB."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a training run to the files that ship: `python -m depcache.tiny.ship RUN [FOLDER]`.
 
-Of depcache-tiny the mean of the weights of its last two cycles, of the control the mean of its own
-and of those that it went on from: a cycle forgets some of what the one before it knew, and the
-mean keeps more of both (as in "Averaging Weights Leads to Wider Optima", Izmailov et al., 2018).
+Of depcache-tiny the mean of the weights of its last three cycles, of the control the same with its
+own in place of the last: a cycle forgets some of what the one before it knew, and the mean keeps
+more of all (as in "Averaging Weights Leads to Wider Optima", Izmailov et al., 2018).
 Weights in bfloat16, half the size; the tokenizer; the log with the losses of all.
 """
 
@@ -16,6 +16,9 @@ from pathlib import Path
 from depcache.errors import ConfigError
 from depcache.tiny.models import SELF_ATTENTION, TINY, cycles_of, model_folder
 
+NUM_CYCLES = 3
+"""Whose mean ships."""
+
 
 def ship(run: Path, folder: Path) -> None:
     """Write depcache-tiny, and the control if the run has one, to `folder`.
@@ -25,12 +28,12 @@ def ship(run: Path, folder: Path) -> None:
     import torch
     from transformers import AutoTokenizer, LlamaForCausalLM
 
-    tiny = cycles_of(run, TINY)[-2:]
+    tiny = cycles_of(run, TINY)[-NUM_CYCLES:]
     if not tiny:
         raise ConfigError(f"{str(run)!r} has no model {TINY!r}: train one with depcache.tiny.train")
     models = {TINY: tiny}
     if control := cycles_of(run, SELF_ATTENTION):
-        models[SELF_ATTENTION] = [tiny[-1], control[-1]]
+        models[SELF_ATTENTION] = [*tiny[:-1], control[-1]]
     for name, folders in models.items():
         cycles = [LlamaForCausalLM.from_pretrained(f, dtype=torch.float32) for f in folders]
         with torch.no_grad():

@@ -7,8 +7,9 @@ A small Llama that reads a path out of the facts, says it, and names where it en
     base        questions over flat text with ordinary attention, as any model is trained
     dependency  from base: the same kind of questions over trees, every token seeing its
                 ancestors only, in all layouts; and some over flat text, so that it reads both
-    control     from dependency, after its last cycle: one cycle more, over flat text only, with
-                ordinary attention; so it has learned all that dependency has, and its own besides
+    control     what the last cycle of dependency is compared with: it begins where that began,
+                but is over flat text only, with ordinary attention; as long as any cycle but
+                the first
 
 `dependency` is trained in `--cycles` of the learning rate, each from where the one before it
 ended. `OUT/base`, `OUT/dependency`, `OUT/dependency-2`, ... are the models after the stages, and
@@ -203,6 +204,8 @@ def train(
         if (out / name).exists():
             trainer.load(out / name)
             continue
+        if name == SELF_ATTENTION:
+            trainer.load(out / names[-3])  # before the last cycle
         _train_stage(trainer, name, tokenizer, seconds, examples, seed=seed, forbidden=forbidden)
         network.save_pretrained(out / name)
         tokenizer.save_pretrained(out / name)

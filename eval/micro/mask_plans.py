@@ -22,7 +22,7 @@ from eval.timing import host_ms
 from flashinfer_masks import (
     Step,
     Structure,
-    pack_masks,
+    cascade_runs,
     pack_runs,
     plan_cascade,
     plan_masked,
@@ -119,7 +119,7 @@ def measure(case: Case, seed: int, num_repeats: int) -> dict[str, Any]:
         "segments_ms": host_ms(lambda: plan_segments(step), num_repeats),
         "cascade_ms": host_ms(lambda: plan_cascade(step), num_repeats),
         "cascade_masks_ms": host_ms(cascade.masks, num_repeats),
-        "cascade_pack_ms": host_ms(lambda: pack_masks(cascade.masks()), num_repeats),
+        "cascade_pack_ms": host_ms(lambda: pack_runs(cascade_runs(step, cascade)), num_repeats),
         "masked_ms": host_ms(lambda: plan_masked(step), few),
         "runs_ms": host_ms(lambda: plan_runs(step), num_repeats),
         "runs_pack_ms": host_ms(lambda: pack_runs([runs]), num_repeats),

@@ -9,6 +9,7 @@ values. It reads and writes each row once, so it should run at the speed of a co
 # ruff: noqa: ANN001, ANN202, N803 (Triton's way to write a kernel)
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +31,14 @@ class Layers:
     keys, values  (L,) int64 on the device, addresses of each layer's buffer, rows of `row_len`
                   elements without gaps
     like          any tensor of the same type as the buffers
+    alignment     bytes, a power of two up to 16: all of these addresses are multiples of it
     num_heads     KV heads of a row; row_len = num_heads * head_dim
     """
 
     keys: Tensor
     values: Tensor
     like: Tensor
+    alignment: int
     num_heads: int
     head_dim: int
 
@@ -62,7 +65,8 @@ class Layers:
             pointers = [buffer.data_ptr() for buffer in buffers]
             return torch.tensor(pointers, dtype=torch.int64, device=first.device)
 
-        return cls(addresses(keys), addresses(values), first, *first.shape[1:])
+        alignment = math.gcd(16, *(buffer.data_ptr() for buffer in (*keys, *values)))
+        return cls(addresses(keys), addresses(values), first, alignment, *first.shape[1:])
 
 
 def move_rows(
@@ -85,18 +89,9 @@ def move_rows(
     num_rows, num_layers = len(sources), len(layers.keys)
     if num_rows == 0:
         return
-    half = rotary_dim // 2
-    sizes: dict[str, Any] = {
-        "NUM_HEADS": layers.num_heads,
-        "HEAD_DIM": layers.head_dim,
-        "HALF": half,
-        "IS_NEOX": is_neox,
-        "ROWS": ROWS,
-        "BLOCK_HEADS": triton.next_power_of_2(layers.num_heads),
-        "BLOCK_HALF": triton.next_power_of_2(half),
-        "BLOCK_REST": triton.next_power_of_2(max(layers.head_dim - rotary_dim, 1)),
-        "BLOCK_ROW": triton.next_power_of_2(layers.num_heads * layers.head_dim),
-    }
+    sizes = kernel_sizes(
+        layers.num_heads, layers.head_dim, rotary_dim, is_neox=is_neox, alignment=layers.alignment
+    )
     _move_rows[(triton.cdiv(num_rows, ROWS), num_layers)](
         layers.keys,
         layers.values,
@@ -110,6 +105,25 @@ def move_rows(
         cos_sin.stride(0),
         **sizes,
     )
+
+
+def kernel_sizes(
+    num_heads: int, head_dim: int, rotary_dim: int, *, is_neox: bool, alignment: int
+) -> dict[str, Any]:
+    """The constants that the kernel is compiled for, of rows of this shape."""
+    half = rotary_dim // 2
+    return {
+        "NUM_HEADS": num_heads,
+        "HEAD_DIM": head_dim,
+        "HALF": half,
+        "IS_NEOX": is_neox,
+        "ALIGNMENT": alignment,
+        "ROWS": ROWS,
+        "BLOCK_HEADS": triton.next_power_of_2(num_heads),
+        "BLOCK_HALF": triton.next_power_of_2(half),
+        "BLOCK_REST": triton.next_power_of_2(max(head_dim - rotary_dim, 1)),
+        "BLOCK_ROW": triton.next_power_of_2(num_heads * head_dim),
+    }
 
 
 @triton.jit
@@ -128,6 +142,7 @@ def _move_rows(
     HEAD_DIM: tl.constexpr,
     HALF: tl.constexpr,
     IS_NEOX: tl.constexpr,
+    ALIGNMENT: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_HEADS: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
@@ -135,8 +150,9 @@ def _move_rows(
     BLOCK_ROW: tl.constexpr,
 ):
     layer = tl.program_id(1)
-    keys = tl.load(key_addresses + layer).to(like.dtype)
-    values = tl.load(value_addresses + layer).to(like.dtype)
+    # An address out of memory could be any: untold, the compiler moves one channel at a time.
+    keys = tl.multiple_of(tl.load(key_addresses + layer).to(like.dtype), ALIGNMENT)
+    values = tl.multiple_of(tl.load(value_addresses + layer).to(like.dtype), ALIGNMENT)
     row_len: tl.constexpr = NUM_HEADS * HEAD_DIM
 
     channel = tl.arange(0, BLOCK_HALF)

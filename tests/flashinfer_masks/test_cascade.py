@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from flashinfer_masks import Batch, PlanTooLargeError, Step, plan_cascade, ragged
+from flashinfer_masks import (
+    Batch,
+    PlanTooLargeError,
+    Step,
+    cascade_runs,
+    pack_masks,
+    pack_runs,
+    plan_cascade,
+    ragged,
+)
 from tests.flashinfer_masks.make import make_step, make_structure, steps
 
 
@@ -61,6 +70,15 @@ def test_flat_mask_is_the_masks_row_by_row(step: Step) -> None:
     assert flat.tolist() == [bit for mask in plan.masks() for bit in mask.ravel().tolist()]
 
 
+@settings(max_examples=300, deadline=None)
+@given(step=steps())
+def test_runs_are_packed_as_the_masks_are(step: Step) -> None:
+    plan = plan_cascade(step)
+    packed, expected = pack_runs(cascade_runs(step, plan)), pack_masks(plan.masks())
+    np.testing.assert_array_equal(packed.bits, expected.bits)
+    np.testing.assert_array_equal(packed.mask_indptr, expected.mask_indptr)
+
+
 def test_batches_of_a_cold_prompt() -> None:
     # index 0 1 | 2 3 | 4 | 5 6 | 7 8 | 9
     #       sys | 0   | 1 | 2   | 3   | task    segments 1, 2 below 0; 3 is a tree of one chain
@@ -77,9 +95,12 @@ def test_batches_of_a_cold_prompt() -> None:
 def test_cached_branches_that_no_new_row_sees_are_left_out() -> None:
     # Below root 1: cached 2 3, missed 4, cached 5, missed 6.
     structure = make_structure(1, [(-1, 1), (0, 2), (0, 1), (0, 1), (0, 1)], task_len=1)
-    plan = plan_cascade(make_step(structure, [5, 3, 2, 1, 0], 0, 2))
+    step = make_step(structure, [5, 3, 2, 1, 0], 0, 2)
+    plan = plan_cascade(step)
     assert requests(plan.masked) == [([0, 1], [3, 5, 6])]
     assert plan.masks()[0].tolist() == [[True, True, False], [True, False, True]]
+    (runs,) = cascade_runs(step, plan)
+    assert (runs.starts.tolist(), runs.stops.tolist()) == ([0, 1, 3, 5], [1, 2, 4, 6])
 
 
 def test_a_tree_with_one_missed_chain_needs_no_mask() -> None:
