@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -70,6 +71,7 @@ def run(
     """
     from depcache.training.finetune import Settings, finetune
 
+    is_first = int(os.environ.get("RANK", "0")) == 0  # of the processes of a launcher
     start = resolve_model(model)
     wanted: Any = tuple(layout or ("tree",))  # the encoder refuses others, and names the choices
     kind: Any = attention
@@ -96,13 +98,16 @@ def run(
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=make_console(stderr=True), transient=True) as progress:
+    console = make_console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not is_first) as progress:
         task = progress.add_task("reading", total=None)
 
         def on_step(step: int, num_steps: int, loss: float) -> None:
             progress.update(task, completed=step, total=num_steps, description=f"loss {loss:.3f}")
 
         record = finetune(start, data, out, settings, resume=resume, on_step=on_step)
+    if not is_first:
+        return
     if as_json:
         print_json(record)
         return

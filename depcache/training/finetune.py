@@ -134,6 +134,7 @@ def finetune(
         save_total_limit=2,
         remove_unused_columns=False,
         dataloader_pin_memory=is_gpu,
+        ddp_find_unused_parameters=False,
         report_to="none",
         seed=settings.seed,
     )

@@ -201,7 +201,6 @@ def test_the_control_begins_where_the_last_cycle_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch
-    from transformers import AutoModelForCausalLM
 
     begun: dict[str, torch.Tensor] = {}
     run = Trainer.run
