@@ -10,6 +10,7 @@ FlashInfer's `merge_state` (its documentation, "recursive attention"). No work a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -210,8 +211,8 @@ def cascade_runs(step: Step, plan: CascadePlan) -> list[Runs]:
     cuts = np.concatenate(([0], np.cumsum(counts)))[q_indptr].tolist()
     return [
         Runs(starts[cut:next_cut], stops[cut:next_cut], q_len, kv_len)
-        for cut, next_cut, q_len, kv_len in zip(
-            cuts, cuts[1:], num_queries.tolist(), num_keys.tolist(), strict=False
+        for (cut, next_cut), q_len, kv_len in zip(
+            pairwise(cuts), num_queries.tolist(), num_keys.tolist(), strict=True
         )
     ]
 

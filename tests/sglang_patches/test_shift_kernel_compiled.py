@@ -59,7 +59,7 @@ def test_rows_are_moved_many_channels_at_a_time() -> None:
     assert "b16" not in loads
 
 
-def test_addresses_of_any_kind_are_read_rightly() -> None:
+def test_buffers_that_begin_anywhere_are_moved_one_channel_at_a_time() -> None:
     """A buffer that begins at an odd element may not be read 16 bytes at a time."""
     code = compile_kernel(90, "bf16", (8, 128, 128), alignment=2).asm["ptx"]
     assert set(re.findall(r"\bst\.global\.([\w.]+)", code)) == {"b16"}
