@@ -35,7 +35,13 @@ from eval.output import about, add_output, require, write_report
 from eval.serve import workloads
 from eval.serve.arrivals import poisson, read_trace
 from eval.serve.export import export
-from eval.serve.figures import make_gain, make_ratios, make_rows, over_time
+from eval.serve.figures import (
+    make_gain,
+    make_ratio_ranges,
+    make_ratios,
+    make_rows,
+    over_time,
+)
 from eval.serve.measure import LOAD, STREAM, WARM, Options, Run, measure, num_steps
 from eval.serve.plots import plot_run
 from eval.serve.profile import profile, to_text
@@ -192,6 +198,7 @@ def make_report(
         "ratios": ratios[runs[0].workload.spec.name],
         "workloads": [each.workload.spec.name for each in runs],
         "ratios_by_workload": ratios,
+        "ratio_ranges": {each.workload.spec.name: make_ratio_ranges(each) for each in runs},
         "gains": {each.workload.spec.name: make_gain(each, writer) for each in runs},
         "precomputed": {each.workload.spec.name: each.precomputed for each in runs},
         "over_time": {each.workload.spec.name: over_time(each) for each in runs},

@@ -66,17 +66,32 @@ def make_rows(run: Run) -> list[dict[str, Any]]:
 
 def make_ratios(run: Run) -> dict[str, float | None]:
     """Median over the rounds of the ratio in each; None where one of the two was not measured."""
+    return {
+        name: round(median(values), 3) if values else None
+        for name, values in _ratios_of_rounds(run).items()
+    }
+
+
+def make_ratio_ranges(run: Run) -> dict[str, list[float] | None]:
+    """The least and the greatest ratio of a round; None where `make_ratios` has None."""
+    return {
+        name: [round(min(values), 3), round(max(values), 3)] if values else None
+        for name, values in _ratios_of_rounds(run).items()
+    }
+
+
+def _ratios_of_rounds(run: Run) -> dict[str, list[float]]:
+    """Each of RATIOS in every round that measured both sides."""
     found = {(m.system.name, m.phase, m.round): m.summary for m in run.measured}
     rounds = sorted({measured.round for measured in run.measured})
-    ratios: dict[str, float | None] = {}
+    ratios: dict[str, list[float]] = {name: [] for name in RATIOS}
     for name, (mine, theirs, system, key) in RATIOS.items():
-        values: list[float] = []
         for number in rounds:
             ours = found.get((OURS, mine, number), {}).get(key)
             other = found.get((system, theirs, number), {}).get(key)
             if ours and other:
-                values.append(ours / other if key.endswith("throughput") else other / ours)
-        ratios[name] = round(median(values), 3) if values else None
+                ratio = ours / other if key.endswith("throughput") else other / ours
+                ratios[name].append(ratio)
     return ratios
 
 

@@ -66,7 +66,7 @@ def to_markdown(report: Mapping[str, Any], plots: Sequence[Path] = ()) -> str:
         parts.append(f"## {name}\n")
         rows = [row for row in report["rows"] if row["workload"] == name]
         parts.append(_table(rows, "github") + "\n")
-        parts.append(_ratios(report["ratios_by_workload"][name]) + "\n")
+        parts.append(_ratios(report, name) + "\n")
         parts.append(_gain(report["gains"][name]) + "\n")
     parts += [f"![{plot.stem}]({plot.name})\n" for plot in plots]
     return "\n".join(parts)
@@ -78,7 +78,7 @@ def to_html(report: Mapping[str, Any], plots: Sequence[Path] = ()) -> str:
     for name in report["workloads"]:
         rows = [row for row in report["rows"] if row["workload"] == name]
         parts.append(f"<h2>{html.escape(name)}</h2>{_table(rows, 'html')}")
-        parts.append(f"<p>{html.escape(_ratios(report['ratios_by_workload'][name]))}</p>")
+        parts.append(f"<p>{html.escape(_ratios(report, name))}</p>")
         parts.append(f"<p>{html.escape(_gain(report['gains'][name]))}</p>")
     for plot in plots:
         picture = base64.b64encode(plot.read_bytes()).decode()
@@ -127,8 +127,14 @@ def _about(manifest: Mapping[str, Any]) -> str:
     )
 
 
-def _ratios(ratios: Mapping[str, float | None]) -> str:
-    known = [f"{name} {value:.2f}" for name, value in ratios.items() if value is not None]
+def _ratios(report: Mapping[str, Any], workload: str) -> str:
+    ranges = report["ratio_ranges"][workload]
+    known: list[str] = []
+    for name, value in report["ratios_by_workload"][workload].items():
+        if value is not None:
+            low, high = ranges[name]
+            spread = f" ({low:.2f} to {high:.2f})" if low < high else ""  # one round has none
+            known.append(f"{name} {value:.2f}{spread}")
     return "DepCache against the others, above 1 is better: " + ("; ".join(known) or "none") + "."
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from depcache.prompt.paths import Path as GraphPath
 from eval.graphs import hold
-from eval.serve.figures import make_ratios, make_rows, over_time
+from eval.serve.figures import make_ratio_ranges, make_ratios, make_rows, over_time
 from eval.serve.measure import LOAD, PRECOMPUTED, STREAM, WARM, Measured, Run, split
 from eval.serve.plots import plot_run
 from eval.serve.records import Record, summarize
@@ -70,6 +70,17 @@ def test_ratios_are_taken_within_a_round(run: Run) -> None:
     assert ratios["ttft_warm_vs_vllm"] is None
 
 
+def test_the_spread_of_a_ratio_is_over_rounds(run: Run) -> None:
+    for measured in run.measured:
+        if (measured.system.name, measured.phase, measured.round) == ("sglang", WARM, 1):
+            measured.summary["median_ttft_ms"] *= 2
+    ranges = make_ratio_ranges(run)
+    assert make_ratios(run)["ttft_warm_vs_sglang"] == pytest.approx(5)
+    assert ranges["ttft_warm_vs_sglang"] == pytest.approx([5, 10])
+    assert ranges["throughput_vs_sglang"] == pytest.approx([4, 4])
+    assert ranges["ttft_warm_vs_vllm"] is None
+
+
 def test_rows_are_medians_over_rounds(run: Run) -> None:
     rows = {(row["system"], row["phase"]): row for row in make_rows(run)}
     assert list(rows)[:4] == [("depcache", p) for p in (STREAM, WARM, LOAD, PRECOMPUTED)]
@@ -109,6 +120,7 @@ def test_the_report_can_be_read_by_people(run: Run, tmp_path: Path) -> None:
         "rows": [{**row, "workload": name} for row in make_rows(run)],
         "workloads": [name],
         "ratios_by_workload": {name: make_ratios(run)},
+        "ratio_ranges": {name: make_ratio_ranges(run) | {"ttft_stream_vs_sglang": [4.0, 7.0]}},
         "gains": {name: {}},
         "manifest": {
             "date": "2026-01-01",
@@ -119,7 +131,8 @@ def test_the_report_can_be_read_by_people(run: Run, tmp_path: Path) -> None:
         },
     }
     text = to_markdown(report, plots)
-    assert "| depcache" in text and "ttft_warm_vs_sglang 5.00" in text and "vllm" not in text
+    assert "| depcache" in text and "ttft_warm_vs_sglang 5.00;" in text and "vllm" not in text
+    assert "ttft_stream_vs_sglang 6.00 (4.00 to 7.00);" in text
     page = to_html(report, plots)
     assert page.count("data:image/png;base64,") == 2 and "&lt;p&gt;" in page
     assert "http://" not in page and 'src="/' not in page
