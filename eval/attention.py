@@ -5,8 +5,8 @@ By two kinds of kernels, `causal` being ordinary attention over the same tokens:
 
     torch       on the CPU, plans in turns; the numbers behind `attention_plan: auto` there. Heads
                 are those of the model of 30 million random weights.
-    flashinfer  on the GPU if there is one, with the heads of Llama-3-8B; else only what planning
-                costs on the host (`eval.gpu.plans`)
+    flashinfer  on the GPU if there is one, with the heads of Llama-3-8B, on Hopper by FA3 too;
+                else only what planning costs on the host (`eval.gpu.plans`)
 
 On a GPU also what it costs to move cached rows (`eval.gpu.moves`). Needs the extra `server`.
 
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
             "new_tokens": step.num_new,
         }
         found = [row | {"kernels": "torch"} for row in measure_torch(step, repeats)]
-        found += [row | {"kernels": "flashinfer"} for row in measure_flashinfer(step, repeats)]
+        found += measure_flashinfer(step, repeats)
         for row in found:
             rows.append(case | {key: _rounded(value) for key, value in row.items()})
             print("  ".join(f"{key}={value}" for key, value in rows[-1].items()), file=sys.stderr)

@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 import torch
 
+from eval.gpu.plans import has_fa3
 from flashinfer_masks.batches import PlanName, plan_batch
 from tests.helpers.moves import assert_rows_move_as_by_torch, make_table
 from tests.helpers.paged import PagedBatch, draw_steps
@@ -19,11 +20,16 @@ SCALE = HEAD_DIM**-0.5
 
 
 @pytest.mark.parametrize("plan", get_args(PlanName))
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [("fa2", torch.bfloat16), ("fa2", torch.float16), ("fa3", torch.bfloat16)],
+)
 @pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(32, 8), (4, 4)])
 def test_a_batch_gets_the_attention_each_prompt_gets_alone(
-    plan: PlanName, dtype: torch.dtype, num_heads: int, num_kv_heads: int
+    plan: PlanName, backend: str, dtype: torch.dtype, num_heads: int, num_kv_heads: int
 ) -> None:
+    if backend == "fa3" and (plan == "custom_mask" or not has_fa3()):
+        pytest.skip("FlashInfer's FA3 kernels take no mask, and need a Hopper GPU")
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper, merge_state
 
     from sglang_patches.attention.flashinfer_calls import FlashInferCall, Heads
@@ -32,8 +38,8 @@ def test_a_batch_gets_the_attention_each_prompt_gets_alone(
     workspace = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     heads = Heads(num_heads, num_kv_heads, HEAD_DIM, dtype, dtype)
     wrappers = {
-        kind: BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend="fa2")
-        for kind in ("causal", "full", "masked")
+        kind: BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend=kernels)
+        for kind, kernels in (("causal", backend), ("full", backend), ("masked", "fa2"))
     }
     for seed in range(8):  # the wrappers plan again for every batch
         steps = draw_steps(seed)
