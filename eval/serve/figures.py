@@ -13,16 +13,17 @@ from eval.serve.measure import LOAD, PHASES, PRECOMPUTED, STREAM, WARM, Measured
 from eval.serve.systems import Sizes, Writer
 
 OURS = "depcache"
-RATIOS = {
-    "ttft_warm_vs_sglang": (WARM, WARM, "sglang", "median_ttft_ms"),
-    "ttft_warm_vs_sglang_dedup": (WARM, WARM, "sglang-dedup", "median_ttft_ms"),
-    "ttft_warm_vs_vllm": (WARM, WARM, "vllm", "median_ttft_ms"),
-    "ttft_precomputed_vs_sglang": (PRECOMPUTED, WARM, "sglang", "median_ttft_ms"),
-    "ttft_stream_vs_sglang": (STREAM, STREAM, "sglang", "median_ttft_ms"),
-    "throughput_vs_sglang": (LOAD, LOAD, "sglang", "request_throughput"),
-    "ttft_load_p99_vs_sglang": (LOAD, LOAD, "sglang", "p99_ttft_ms"),
+KINDS = {
+    "ttft_stream": (STREAM, STREAM, "median_ttft_ms"),
+    "ttft_warm": (WARM, WARM, "median_ttft_ms"),
+    "ttft_precomputed": (PRECOMPUTED, WARM, "median_ttft_ms"),
+    "throughput": (LOAD, LOAD, "request_throughput"),
+    "ttft_load_p99": (LOAD, LOAD, "p99_ttft_ms"),
 }
-"""Name: our phase, their phase, whose, and of what. Above 1 DepCache is better."""
+"""Kind of a ratio: our phase, theirs, and of what. Above 1 DepCache is better."""
+
+RIVALS = ("sglang", "sglang-dedup", "vllm")
+"""Always among the ratios, measured or not."""
 
 _ROW_KEYS = {
     "ttft_ms_p50": "median_ttft_ms",
@@ -65,7 +66,11 @@ def make_rows(run: Run) -> list[dict[str, Any]]:
 
 
 def make_ratios(run: Run) -> dict[str, float | None]:
-    """Median over the rounds of the ratio in each; None where one of the two was not measured."""
+    """`KIND_vs_SYSTEM`: median over the rounds of the ratio in each.
+
+    Of RIVALS, with None where one of the two was not measured, and of every other system of the
+    run that was given the same facts.
+    """
     return {
         name: round(median(values), 3) if values else None
         for name, values in _ratios_of_rounds(run).items()
@@ -80,18 +85,30 @@ def make_ratio_ranges(run: Run) -> dict[str, list[float] | None]:
     }
 
 
+def ratio_name(kind: str, system: str) -> str:
+    """The key of a ratio: ttft_warm_vs_sglang_dedup."""
+    return f"{kind}_vs_{system.replace('-', '_')}"
+
+
+def find_rivals(run: Run) -> list[str]:
+    """RIVALS, then the others of the run that were asked with facts; ours is not among them."""
+    asked = (m.system.name for m in run.measured if m.system.prompt != "none")
+    return [name for name in dict.fromkeys((*RIVALS, *asked)) if name != OURS]
+
+
 def _ratios_of_rounds(run: Run) -> dict[str, list[float]]:
-    """Each of RATIOS in every round that measured both sides."""
+    """Every ratio in every round that measured both sides."""
     found = {(m.system.name, m.phase, m.round): m.summary for m in run.measured}
     rounds = sorted({measured.round for measured in run.measured})
-    ratios: dict[str, list[float]] = {name: [] for name in RATIOS}
-    for name, (mine, theirs, system, key) in RATIOS.items():
-        for number in rounds:
-            ours = found.get((OURS, mine, number), {}).get(key)
-            other = found.get((system, theirs, number), {}).get(key)
-            if ours and other:
-                ratio = ours / other if key.endswith("throughput") else other / ours
-                ratios[name].append(ratio)
+    ratios: dict[str, list[float]] = {}
+    for system in find_rivals(run):
+        for kind, (mine, theirs, key) in KINDS.items():
+            values = ratios.setdefault(ratio_name(kind, system), [])
+            for number in rounds:
+                ours = found.get((OURS, mine, number), {}).get(key)
+                other = found.get((system, theirs, number), {}).get(key)
+                if ours and other:
+                    values.append(ours / other if kind == "throughput" else other / ours)
     return ratios
 
 

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from eval.serve.figures import KINDS
 from eval.serve.measure import Run
 
 COLUMNS = {
@@ -66,7 +67,7 @@ def to_markdown(report: Mapping[str, Any], plots: Sequence[Path] = ()) -> str:
         parts.append(f"## {name}\n")
         rows = [row for row in report["rows"] if row["workload"] == name]
         parts.append(_table(rows, "github") + "\n")
-        parts.append(_ratios(report, name) + "\n")
+        parts.append(_ratios(report, name, "github") + "\n")
         parts.append(_gain(report["gains"][name]) + "\n")
     parts += [f"![{plot.stem}]({plot.name})\n" for plot in plots]
     return "\n".join(parts)
@@ -78,7 +79,7 @@ def to_html(report: Mapping[str, Any], plots: Sequence[Path] = ()) -> str:
     for name in report["workloads"]:
         rows = [row for row in report["rows"] if row["workload"] == name]
         parts.append(f"<h2>{html.escape(name)}</h2>{_table(rows, 'html')}")
-        parts.append(f"<p>{html.escape(_ratios(report, name))}</p>")
+        parts.append(_ratios(report, name, "html"))
         parts.append(f"<p>{html.escape(_gain(report['gains'][name]))}</p>")
     for plot in plots:
         picture = base64.b64encode(plot.read_bytes()).decode()
@@ -127,15 +128,24 @@ def _about(manifest: Mapping[str, Any]) -> str:
     )
 
 
-def _ratios(report: Mapping[str, Any], workload: str) -> str:
-    ranges = report["ratio_ranges"][workload]
-    known: list[str] = []
+def _ratios(report: Mapping[str, Any], workload: str, style: str) -> str:
+    """A row for each system that DepCache is compared with, a column for each kind of ratio."""
+    from tabulate import tabulate
+
+    rows: dict[str, dict[str, str]] = {}
     for name, value in report["ratios_by_workload"][workload].items():
         if value is not None:
-            low, high = ranges[name]
-            spread = f" ({low:.2f} to {high:.2f})" if low < high else ""  # one round has none
-            known.append(f"{name} {value:.2f}{spread}")
-    return "DepCache against the others, above 1 is better: " + ("; ".join(known) or "none") + "."
+            kind, _, system = name.partition("_vs_")
+            low, high = report["ratio_ranges"][workload][name]
+            spread = f" ({low:.2f}-{high:.2f})" if low < high else ""  # one round has none
+            rows.setdefault(system.replace("_", "-"), {})[kind] = f"{value:.2f}{spread}"
+    if not rows:
+        return ""
+    used = [kind for kind in KINDS if any(kind in row for row in rows.values())]
+    cells = [[system, *(row.get(kind, "") for kind in used)] for system, row in rows.items()]
+    return tabulate(
+        cells, ["DepCache is better than", *used], tablefmt=style, disable_numparse=True
+    )
 
 
 def _gain(gain: Mapping[str, Any]) -> str:

@@ -70,6 +70,20 @@ def test_ratios_are_taken_within_a_round(run: Run) -> None:
     assert ratios["ttft_warm_vs_vllm"] is None
 
 
+def test_every_system_of_a_run_with_the_same_facts_is_compared(run: Run) -> None:
+    run.measured += [
+        phase("depcache-lru", WARM, 0, [0.15, 0.15]),
+        phase("sglang-lpm", WARM, 0, [0.3, 0.3]),
+        phase("norag", WARM, 0, [0.01, 0.01]),
+    ]
+    ratios = make_ratios(run)
+    assert ratios["ttft_warm_vs_depcache_lru"] == pytest.approx(1.5)
+    assert ratios["ttft_warm_vs_sglang_lpm"] == pytest.approx(3)
+    assert ratios["ttft_stream_vs_sglang_lpm"] is None
+    assert not any(name.endswith("_vs_norag") for name in ratios)
+    assert not any(name.endswith("_vs_depcache") for name in ratios)
+
+
 def test_the_spread_of_a_ratio_is_over_rounds(run: Run) -> None:
     for measured in run.measured:
         if (measured.system.name, measured.phase, measured.round) == ("sglang", WARM, 1):
@@ -131,8 +145,10 @@ def test_the_report_can_be_read_by_people(run: Run, tmp_path: Path) -> None:
         },
     }
     text = to_markdown(report, plots)
-    assert "| depcache" in text and "ttft_warm_vs_sglang 5.00;" in text and "vllm" not in text
-    assert "ttft_stream_vs_sglang 6.00 (4.00 to 7.00);" in text
+    assert "| depcache" in text and "vllm" not in text
+    row = next(line for line in text.splitlines() if line.startswith("| sglang ") and "(4" in line)
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells == ["sglang", "6.00 (4.00-7.00)", "5.00", "10.00", "4.00", "4.00"]
     page = to_html(report, plots)
     assert page.count("data:image/png;base64,") == 2 and "&lt;p&gt;" in page
     assert "http://" not in page and 'src="/' not in page
