@@ -42,7 +42,7 @@ class RowCopier:
         sources, targets, homes, placed = torch.from_numpy(rows).to(device)
         table = rope.cos_sin_cache
         how: Any = {"rotary_dim": rope.rotary_dim, "is_neox": rope.is_neox_style}
-        if device.type == "cuda":
+        if table.is_cuda:
             from sglang_patches.attention.shift_kernel import Layers, move_rows
 
             if self._layers is None:
