@@ -27,7 +27,7 @@ from sglang_patches.attention.paged import BatchAttention, Scales, find_slots
 from sglang_patches.forward import DependencyBatch, get_batch
 
 AUTO: PlanName = "segments"
-"""What `auto` is here. Not measured yet: it has the least work, and no mask."""
+"""What `auto` is here. Not measured yet; counted in tiles it has the least work, and no mask."""
 
 
 class DependencyFlashInferBackend(FlashInferAttnBackend):
