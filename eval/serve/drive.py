@@ -80,7 +80,9 @@ class _Asker:
                     await self._ask(client, i)
 
             async def arrive(i: int, due_s: float) -> None:
-                await asyncio.sleep(due_s - (time.perf_counter() - self.started))
+                # A sleep may end too early: uvloop, which SGLang installs, counts milliseconds.
+                while (wait_s := due_s - (time.perf_counter() - self.started)) > 0:
+                    await asyncio.sleep(wait_s)
                 self.records[i].arrival_s = due_s
                 await self._ask(client, i)
 

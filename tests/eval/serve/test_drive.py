@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -102,6 +103,18 @@ def test_an_open_loop_sends_when_requests_are_due(server: Any) -> None:
     assert max(r.sent_s for r in records) < min(r.ended_s for r in records)
     # Waiting before being sent counts.
     assert all(r.e2e_s >= r.sent_s - r.arrival_s + 0.3 for r in records)
+
+
+def test_an_event_loop_of_milliseconds_sends_nothing_early(server: Any) -> None:
+    """SGLang installs uvloop for its whole process; its timers go off up to one too early."""
+    uvloop = pytest.importorskip("uvloop")
+    kept = asyncio.get_event_loop_policy()
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    try:
+        records = ask(server, *[chat()] * 40, arrivals=[0.01337 * i for i in range(40)])
+    finally:
+        asyncio.set_event_loop_policy(kept)
+    assert all(record.sent_s >= record.arrival_s for record in records)
 
 
 def test_what_is_sent(server: Any) -> None:
