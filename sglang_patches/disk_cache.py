@@ -22,7 +22,8 @@ from sglang_patches.disk_found import FoundValues
 from sglang_patches.disk_waits import DiskWaits
 from sglang_patches.host_cache import HostCache
 from sglang_patches.tiers.bandwidth import Bandwidth
-from sglang_patches.tiers.disk import DiskTier, Finished
+from sglang_patches.tiers.disk import DiskTier
+from sglang_patches.tiers.operation import Finished
 from sglang_patches.tiers.value import DiskRef, Entry
 
 logger = logging.getLogger("depcache")

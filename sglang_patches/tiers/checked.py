@@ -17,8 +17,15 @@ from typing import Any
 import numpy as np
 
 from sglang_patches.tiers.fingerprint import Fingerprint
+from sglang_patches.tiers.folder import (
+    NotAFileError,
+    Skipped,
+    make_private,
+    opened_alone,
+    write_private,
+)
 from sglang_patches.tiers.lane import GivenUpError, Job
-from sglang_patches.tiers.manifest import Known, Manifest
+from sglang_patches.tiers.manifest import SLACK_BYTES, Known, Manifest, record_bytes
 from sglang_patches.tiers.storage import BrokenStorage, Storage, WrongLengthError, open_storage
 from sglang_patches.tiers.value import (
     DiskRef,
@@ -37,6 +44,8 @@ Sink = Callable[[np.ndarray], Any]
 
 # A file that no manifest names and that is older than this was left by a crash.
 _ORPHAN_S = 600.0
+# Of a small tier, so much may be dead in its manifest; of a large one SLACK_BYTES.
+_SLACK_SHARE = 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +59,17 @@ class Outcome:
 
 
 class CheckedStorage:
-    """The values of one fingerprint in one backend."""
+    """The values of one fingerprint in one backend.
+
+    undeleted_bytes  of values that had to go when it was opened, and could not be deleted
+    skipped          what else lies in the folder
+    """
 
     def __init__(
-        self, fingerprint: Fingerprint, storage: Storage, manifest: Manifest | None
+        self, fingerprint: Fingerprint, storage: Storage, manifest: Manifest | None = None
     ) -> None:
+        self.undeleted_bytes = 0
+        self.skipped = Skipped()
         self._digest = fingerprint.digest
         self._rows = fingerprint.rows
         self._storage = storage
@@ -75,21 +90,27 @@ class CheckedStorage:
         Where it cannot be opened the storage fails every call, and a warning says why.
         """
         try:
+            make_private(folder)
             values = folder / "values"
-            values.mkdir(parents=True, exist_ok=True)
-            about = json.dumps(dict(fingerprint.facts), indent=2) + "\n"
-            (folder / "fingerprint.json").write_text(about, encoding="utf-8")
-            storage = open_storage(backend, config, values, **more)
-            manifest = Manifest(folder)
-            known = _adopt(storage, manifest, capacity_bytes)
+            with opened_alone(folder):
+                make_private(values)
+                checked = cls(fingerprint, open_storage(backend, config, values, **more))
+                checked._describe(folder / "fingerprint.json", fingerprint)
+                slack_bytes = min(SLACK_BYTES, int(capacity_bytes * _SLACK_SHARE))
+                checked._manifest = Manifest(folder, checked.skipped, slack_bytes)
+                return checked, checked._adopt(checked._manifest, folder, capacity_bytes)
         except Exception as error:
             logger.warning(
                 "the disk tier in %s cannot be opened (%s): the server runs without it",
                 folder,
                 error,
             )
-            return cls(fingerprint, BrokenStorage(error), None), []
-        return cls(fingerprint, storage, manifest), known
+            return cls(fingerprint, BrokenStorage(error)), []
+
+    @property
+    def dead_bytes(self) -> int:
+        """Bytes of our manifest that say nothing any more."""
+        return 0 if self._manifest is None else self._manifest.dead_bytes
 
     def read_manifests(self) -> Iterator[Known]:
         """All values on record, here and at living neighbours."""
@@ -132,6 +153,8 @@ class CheckedStorage:
                 fault = find_fault(value, self._digest, ref, path, self._rows)
         except WrongLengthError:
             fault = "truncated"
+        except NotAFileError:
+            fault = "not_a_file"
         except Exception as error:
             return Outcome("error", detail=repr(error))
         if fault is not None:
@@ -162,25 +185,58 @@ class CheckedStorage:
         if self._manifest is not None:
             self._manifest.close()
 
+    # -- opening ---------------------------------------------------------------------------------
 
-def _adopt(storage: Storage, manifest: Manifest, capacity_bytes: int) -> list[Known]:
-    listed = storage.sizes()
-    kept: dict[bytes, Known] = {}
-    used_bytes = 0
-    # The newest first: what does not fit is the oldest.
-    for known in reversed(list(manifest.read_all())):
-        is_there = listed is None or listed.get(known.key.hex(), (-1, 0))[0] == known.num_bytes
-        fits = not known.is_ours or used_bytes + known.num_bytes <= capacity_bytes
-        if is_there and fits:
-            if known.is_ours:
-                used_bytes += known.num_bytes
-            if known.is_ours or known.key not in kept:
-                kept[known.key] = known
-        elif known.is_ours:
-            storage.delete(known.key.hex())
-            manifest.remove(known.key)
-    names = {key.hex() for key in kept}
-    for name, (_, age_s) in (listed or {}).items():
-        if age_s > _ORPHAN_S and name not in names:
-            storage.delete(name)
-    return list(kept.values())
+    def _describe(self, path: Path, fingerprint: Fingerprint) -> None:
+        about = json.dumps(dict(fingerprint.facts), indent=2) + "\n"
+        try:
+            write_private(path, about.encode())
+        except OSError as error:  # it is for people to read
+            self.skipped.note(path, error)
+
+    def _adopt(self, manifest: Manifest, folder: Path, capacity_bytes: int) -> list[Known]:
+        listed = self._storage.sizes()
+        on_record = list(manifest.read_all())
+        others = {known.key for known in on_record if not known.is_ours}
+        kept: dict[bytes, Known] = {}
+        gone: set[str] = set()
+        used_bytes = 0
+        # The newest first: what does not fit is the oldest.
+        for known in reversed(on_record):
+            name, room = known.key.hex(), room_bytes(known.num_bytes, known.entry.num_path)
+            num_bytes = known.num_bytes if listed is None else listed.get(name, (-1, 0))[0]
+            fits = not known.is_ours or used_bytes + room <= capacity_bytes
+            if num_bytes == known.num_bytes and fits:
+                used_bytes += room if known.is_ours else 0
+                if known.is_ours or known.key not in kept:
+                    kept[known.key] = known
+            elif known.is_ours and (
+                known.key in others or self._try_delete(name, folder, num_bytes)
+            ):
+                gone.add(name)
+                manifest.remove(known.key)
+        if gone:
+            manifest.compact()
+        named = {key.hex() for key in (*kept, *others)}
+        for name, (num_bytes, age_s) in (listed or {}).items():
+            if name in gone or name in named:
+                continue
+            if num_bytes < 0:
+                self.skipped.note(folder / "values" / name, "not a plain file")
+            elif age_s > _ORPHAN_S and not manifest.is_partial:
+                self._try_delete(name, folder, num_bytes)
+        return list(kept.values())
+
+    def _try_delete(self, name: str, folder: Path, num_bytes: int) -> bool:
+        try:
+            self._storage.delete(name)
+        except OSError as error:  # it stays, and the rest is of use
+            self.undeleted_bytes += max(num_bytes, 0)
+            self.skipped.note(folder / "values" / name, error)
+            return False
+        return True
+
+
+def room_bytes(num_bytes: int, num_path: int) -> int:
+    """What a value takes of the disk: itself, its record, and that again while it is rewritten."""
+    return num_bytes + 2 * record_bytes(num_path)

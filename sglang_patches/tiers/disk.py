@@ -15,15 +15,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
+from typing import Any
 
 from depcache.errors import ConfigError
 from sglang_patches.tiers.breaker import Breaker
-from sglang_patches.tiers.checked import CheckedStorage, Outcome, Payload, Sink
+from sglang_patches.tiers.checked import CheckedStorage, Outcome, Payload, Sink, room_bytes
 from sglang_patches.tiers.fingerprint import Fingerprint
 from sglang_patches.tiers.lane import Job, Lane
+from sglang_patches.tiers.operation import Finished, Operation
 from sglang_patches.tiers.storage import check_backend
 from sglang_patches.tiers.value import (
     TOKEN_BYTES,
@@ -38,48 +37,22 @@ from sglang_patches.tiers.value import (
 _FAILURES = ("error", "timeout", "refused")
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """What became of one `store` or `load`.
-
-    reason   "" or why it failed
-    ref      the value; None where a store failed
-    is_gone  the value is not there any more: forget every ref to it
-    rows     what was loaded, uint8 (tokens, bytes per token), unless `into` took it
-    num_bytes, seconds   moved, and how long it took without waiting in the queue
-    """
-
-    ticket: int
-    kind: Literal["store", "load"]
-    is_ok: bool
-    reason: str
-    ref: DiskRef | None
-    is_gone: bool = False
-    rows: np.ndarray | None = None
-    num_bytes: int = 0
-    seconds: float = 0.0
-
-
 @dataclass(slots=True)
 class _Value:
     """A value in the storage. `live` counts own tokens that refs still mean."""
 
     num_bytes: int
+    room: int
     live: int
     is_ours: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Tag:
-    kind: Literal["store", "load", "delete"]
-    ticket: int
-    key: bytes
-    ref: DiskRef | None
-    num_bytes: int
-
-
 class DiskTier:
-    """Values of one fingerprint, at most `capacity_bytes` of them."""
+    """Values of one fingerprint and the list of them, at most `capacity_bytes` in all.
+
+    Of this process: another one on the same folder has a limit, a list and values of its own,
+    reads what is here, and deletes only its own.
+    """
 
     def __init__(
         self,
@@ -139,8 +112,11 @@ class DiskTier:
             tp_size=tp_size,
         )
         for one in known:
-            self._values[one.key] = _Value(one.num_bytes, one.entry.num_own, one.is_ours)
-            self._used_bytes += one.num_bytes if one.is_ours else 0
+            room = room_bytes(one.num_bytes, one.entry.num_path) if one.is_ours else 0
+            self._values[one.key] = _Value(one.num_bytes, room, one.entry.num_own, one.is_ours)
+            self._used_bytes += room
+        if self._checked.undeleted_bytes:
+            self._note_undeleted(self._checked.undeleted_bytes)
 
     def entries(self) -> Iterator[tuple[Entry, DiskRef]]:
         """Every value that is there, for the tree to be built again; parents in no order.
@@ -157,7 +133,7 @@ class DiskTier:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of values that are stored or being stored.
+        """Bytes of values that are stored or being stored, and of the list of them.
 
         Above `capacity_bytes` only by what the storage failed to delete.
         """
@@ -166,7 +142,7 @@ class DiskTier:
     @property
     def free_bytes(self) -> int:
         """Bytes that can still be stored."""
-        return self.capacity_bytes - self._used_bytes
+        return self.capacity_bytes - self._used_bytes - self._checked.dead_bytes
 
     @property
     def num_values(self) -> int:
@@ -185,7 +161,7 @@ class DiskTier:
 
     def num_bytes(self, num_path: int, num_own: int) -> int:
         """Bytes that storing so many own tokens at the end of such a path takes."""
-        return value_bytes(num_path, num_own, self._rows)
+        return room_bytes(value_bytes(num_path, num_own, self._rows), num_path)
 
     # -- the four verbs --------------------------------------------------------------------------
 
@@ -202,15 +178,16 @@ class DiskTier:
             value.live = entry.num_own
             return self._finish_now(ref)
         num_bytes = value_bytes(entry.num_path, entry.num_own, self._rows)
+        room = room_bytes(num_bytes, entry.num_path)
         reason = None
         if self.is_off:
             reason = "off"
         elif key in self._storing:
             reason = "storing"
-        elif num_bytes > self.free_bytes:
+        elif room > self.free_bytes:
             reason = "full"
         if reason is None:
-            tag = _Tag("store", self._next_ticket(), key, ref, num_bytes)
+            tag = Operation("store", self._next_ticket(), key, ref, num_bytes, room)
             job = Job(
                 lambda job: self._checked.put(job, ref, entry, payload),
                 self._deadline_s,
@@ -219,7 +196,7 @@ class DiskTier:
             )
             if self._writes.submit(job):
                 self._storing.add(key)
-                self._used_bytes += num_bytes
+                self._used_bytes += room
                 return tag.ticket
             reason = "queue_full"
         self.dropped[reason] += 1
@@ -254,7 +231,7 @@ class DiskTier:
             reason = "off"
         if reason is None:
             num_bytes = self._values[ref.key].num_bytes
-            tag = _Tag("load", self._next_ticket(), ref.key, ref, num_bytes)
+            tag = Operation("load", self._next_ticket(), ref.key, ref, num_bytes, 0)
             job = Job(
                 lambda job: self._checked.get(job, ref, num_bytes, path, into),
                 self._deadline_s,
@@ -323,6 +300,7 @@ class DiskTier:
             "stuck_threads": self._num_stuck,
             "is_off": self.is_off,
             "off_events": self._breaker.num_off,
+            "skipped_entries": len(self._checked.skipped),
             "misses": dict(self.misses),
             "dropped": dict(self.dropped),
             **self.counters,
@@ -347,18 +325,18 @@ class DiskTier:
         del self._values[key]
         if not value.is_ours:
             return
-        self._used_bytes -= value.num_bytes
+        self._used_bytes -= value.room
         self.counters["deleted"] += 1
         job = Job(
             lambda job: self._checked.delete(key),
             self._deadline_s,
             float("inf"),
-            _Tag("delete", 0, key, None, value.num_bytes),
+            Operation("delete", 0, key, None, value.num_bytes, value.room),
         )
         self._writes.submit(job, is_forced=True)
 
     def _conclude(self, job: Job) -> Finished | None:
-        tag: _Tag = job.tag
+        tag: Operation = job.tag
         outcome = job.outcome
         if isinstance(outcome, TimeoutError):
             outcome = Outcome("timeout", detail=str(outcome))
@@ -373,22 +351,26 @@ class DiskTier:
             self._breaker.succeed()
         if tag.kind == "delete":
             if outcome.reason:
-                # Still on the disk, and nobody will delete it before the next start.
-                self._used_bytes += tag.num_bytes
-                self.counters["undeleted_bytes"] += tag.num_bytes
+                self._note_undeleted(tag.room)
             return None
         conclude = self._conclude_store if tag.kind == "store" else self._conclude_load
         return conclude(tag, outcome, job.seconds_run or 0.0)
 
-    def _conclude_store(self, tag: _Tag, outcome: Outcome, seconds: float) -> Finished:
+    def _note_undeleted(self, num_bytes: int) -> None:
+        """Still on the disk, and nobody will delete it before the next start."""
+        self._used_bytes += num_bytes
+        self.counters["undeleted_bytes"] += num_bytes
+
+    def _conclude_store(self, tag: Operation, outcome: Outcome, seconds: float) -> Finished:
         self._storing.discard(tag.key)
         reason = outcome.reason
         if reason:
-            self._used_bytes -= tag.num_bytes
+            self._used_bytes -= tag.room
             self._cleared.discard(tag.key)
         else:
             assert tag.ref is not None
-            value = self._values[tag.key] = _Value(tag.num_bytes, tag.ref.num_own, True)
+            own = tag.ref.num_own
+            value = self._values[tag.key] = _Value(tag.num_bytes, tag.room, own, True)
             if tag.key in self._cleared:
                 self._cleared.discard(tag.key)
                 self._remove(tag.key, value)
@@ -402,15 +384,15 @@ class DiskTier:
             tag.ticket, "store", True, "", tag.ref, num_bytes=tag.num_bytes, seconds=seconds
         )
 
-    def _conclude_load(self, tag: _Tag, outcome: Outcome, seconds: float) -> Finished:
+    def _conclude_load(self, tag: Operation, outcome: Outcome, seconds: float) -> Finished:
         ref = tag.ref
         assert ref is not None
         if outcome.reason:
             self.misses[outcome.reason] += 1
             if outcome.is_gone:
                 value = self._values.pop(tag.key, None)
-                if value is not None and value.is_ours:
-                    self._used_bytes -= value.num_bytes
+                if value is not None:
+                    self._used_bytes -= value.room
             return Finished(
                 tag.ticket, "load", False, outcome.reason, ref, outcome.is_gone, seconds=seconds
             )

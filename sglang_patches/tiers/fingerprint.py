@@ -2,50 +2,66 @@
 """Whose KV a stored value is: a digest of everything that decides what a token's KV is.
 
 A fingerprint covers one rank of one server: model, dtype, RoPE, tokenizer and row layout.
-Tenant salt, LoRA and position layout are the *namespace*: many of them share a fingerprint,
+Tenant salt and position layout are the *namespace*: many of them share a fingerprint,
 and none is ever written in clear (`namespace_digest`).
 
 What goes in, by name, so that a difference can be shown:
 
     config        the model's configuration as SGLang runs it, overrides included: RoPE, heads,
                   layers, norms; without the name of its folder and the library's version
-    weights       of each weight file its name, its size and samples of its bytes, so that other
-                  weights of the same shape differ; the index file in full
-    source        model id and revision, where the files are not in a local folder
-    load          quantization, load format, and the seed where weights are random
+    weights       of each weight file its name and a digest of all its bytes: a fine-tune, and
+                  even a repair, may change few of them. Not which of the tensors matter
+    settings      the model's other files: index, quantization, code of its own
+    load          the arguments that say how weights and KV are represented, the contents of
+                  files they name, and the seed where weights are random
+    engine        SGLang's version, which is the code of all other models, and a package that
+                  SGLANG_EXTERNAL_MODEL_PACKAGE names (not what is in it)
+    positions     whether KV was given the rotation of the position it is used at
     tokenizer     the tokenizer's own files
     rows          dtype and shape of one token's row: layers, heads, channels, first layer
     rank          tensor and pipeline rank and size
     format        the version of the value format
+
+LoRA adapters are not in it, and `lora_id` is made of a name and a path: adapters and a disk tier
+are refused together (`refusals`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sglang_patches.tiers.value import DIGEST_BYTES, FORMAT_VERSION, RowShape
-
-_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
-_INDEXES = ("*.index.json",)
-_TOKENIZERS = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
+from sglang_patches.tiers.file_hashes import FileHashes
+from sglang_patches.tiers.model_files import (
+    load_format_of,
+    require_model,
+    setting_files,
+    tokenizer_files,
+    weight_files,
 )
-# Of every weight file: its beginning, which names the tensors, and as many pieces over its
-# length. A fine-tune changes nearly every byte, so a few are enough; reading all would take
-# minutes of each start.
-_NUM_SAMPLES = 16
-_SAMPLE_BYTES = 64 * 1024
+from sglang_patches.tiers.value import DIGEST_BYTES, FORMAT_VERSION, RowShape
+from sglang_patches.version import installed_version
+
+LOADING = (
+    "dtype",
+    "json_model_override_args",
+    "kv_cache_dtype",
+    "load_format",
+    "model_config_parser",
+    "model_impl",
+    "model_loader_extra_config",
+    "modelopt_quant",
+    "quantization",
+    "quantize_and_serve",
+    "torchao_config",
+    "trust_remote_code",
+)
+NAMED_FILES = ("modelopt_checkpoint_restore_path", "quantization_param_path", "rl_quant_profile")
 _VOLATILE = ("_name_or_path", "transformers_version")
 
 
@@ -75,31 +91,38 @@ class Fingerprint:
 
 
 def make_fingerprint(
-    server_args: Any, model_config: Any, rows: RowShape, *, tp_rank: int = 0, pp_rank: int = 0
+    server_args: Any,
+    model_config: Any,
+    rows: RowShape,
+    *,
+    tp_rank: int = 0,
+    pp_rank: int = 0,
+    reencodes: bool = True,
+    hashes: FileHashes | None = None,
 ) -> Fingerprint:
     """The fingerprint of this rank.
 
+    Raises ConfigError where weights are in no file here, OSError where one cannot be read.
+
     server_args   SGLang's ServerArgs
     model_config  SGLang's ModelConfig
+    reencodes     the setting `reencode_positions`
+    hashes        remembers digests of weight files; reading 16 GB takes seconds
     """
-    model_path = str(model_config.model_path)
-    folder = Path(model_path)
-    is_local = folder.is_dir()
-    is_random = str(server_args.load_format) in ("dummy", "LoadFormat.DUMMY")
-    tokenizer = Path(str(server_args.tokenizer_path or model_path))
+    hashes = FileHashes() if hashes is None else hashes
+    is_random = load_format_of(server_args) == "dummy"
+    place = None if is_random else require_model(server_args, model_config)
+    tokenizer = Path(str(server_args.tokenizer_path or model_config.model_path))
     facts = {
         "config": _hash_config(model_config.hf_config),
-        "weights": _hash_weights(folder) if is_local else "",
-        "source": "" if is_local else f"{model_path}@{server_args.revision or ''}",
-        "load": json.dumps(
-            [
-                str(model_config.quantization or ""),
-                str(server_args.load_format) if is_random else "",
-                server_args.random_seed if is_random else 0,
-                str(model_config.dtype),
-            ]
-        ),
-        "tokenizer": _hash_files(tokenizer, _TOKENIZERS) if tokenizer.is_dir() else str(tokenizer),
+        "weights": "" if place is None else _hash_files(weight_files(place), place, hashes),
+        "settings": "" if place is None else _hash_files(setting_files(place), place, hashes),
+        "load": _hash_loading(server_args, model_config, hashes, is_random=is_random),
+        "engine": f"{installed_version()} {os.environ.get('SGLANG_EXTERNAL_MODEL_PACKAGE', '')}",
+        "positions": str(reencodes),
+        "tokenizer": _hash_files(tokenizer_files(tokenizer), tokenizer, hashes)
+        if tokenizer.is_dir()
+        else str(tokenizer),
         "rows": repr(rows),
         "rank": json.dumps([tp_rank, server_args.tp_size, pp_rank, server_args.pp_size]),
         "format": str(FORMAT_VERSION),
@@ -116,29 +139,30 @@ def _hash_config(config: Any) -> str:
     return _digest(json.dumps(strip(config.to_dict()), sort_keys=True, default=str).encode()).hex()
 
 
-def _hash_weights(folder: Path) -> str:
-    parts = [_hash_files(folder, _INDEXES).encode()]
-    for path in _find(folder, _WEIGHTS):
-        size = path.stat().st_size
-        parts.append(f"{path.name}:{size}".encode())
-        with path.open("rb") as file:
-            for i in range(_NUM_SAMPLES):
-                file.seek(i * max(size - _SAMPLE_BYTES, 0) // (_NUM_SAMPLES - 1))
-                parts.append(file.read(_SAMPLE_BYTES))
-    return _digest(*parts).hex()
+def _hash_loading(
+    server_args: Any, model_config: Any, hashes: FileHashes, *, is_random: bool
+) -> str:
+    named = [Path(path) for name in NAMED_FILES if (path := getattr(server_args, name, None))]
+    says = {name: getattr(server_args, name, None) for name in LOADING}
+    says |= {"load_format": load_format_of(server_args), "quantization": model_config.quantization}
+    says |= {"dtype": model_config.dtype, "seed": server_args.random_seed if is_random else 0}
+    files = [
+        file
+        for path in named
+        for file in (weight_files(path) + setting_files(path) if path.exists() else [])
+    ]
+    return _digest(
+        json.dumps(says, sort_keys=True, default=str).encode(),
+        *(str(path).encode() for path in named),
+        *hashes.digests(files),
+    ).hex()
 
 
-def _hash_files(folder: Path, patterns: Iterable[str]) -> str:
-    parts = [part for path in _find(folder, patterns) for part in (path.name.encode(), _read(path))]
-    return _digest(*parts).hex()
-
-
-def _find(folder: Path, patterns: Iterable[str]) -> list[Path]:
-    return sorted({path for pattern in patterns for path in folder.glob(pattern)})
-
-
-def _read(path: Path) -> bytes:
-    return path.read_bytes()
+def _hash_files(files: Iterable[Path], place: Path, hashes: FileHashes) -> str:
+    folder = place if place.is_dir() else place.parent
+    files = list(files)
+    names = [str(path.relative_to(folder)).encode() for path in files]
+    return _digest(*names, *hashes.digests(files)).hex()
 
 
 def _digest(*parts: bytes) -> bytes:

@@ -3,16 +3,22 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from pathlib import Path
 from typing import Any
 
 from depcache.config import Config
 from sglang_patches.tiers.disk import DiskTier
+from sglang_patches.tiers.file_hashes import FileHashes
 from sglang_patches.tiers.fingerprint import make_fingerprint
 from sglang_patches.tiers.host import HostTier
 from sglang_patches.tiers.host_pool import GB, bytes_per_token, row_shape
 
+logger = logging.getLogger("depcache")
+
 SWITCH_S = 0.0005
+HASHES = "hashes.json"
 
 
 def open_host(device_pool: Any, config: Config) -> HostTier | None:
@@ -26,8 +32,8 @@ def open_host(device_pool: Any, config: Config) -> HostTier | None:
 def open_disk(context: Any, device_pool: Any, config: Config) -> DiskTier | None:
     """The disk tier; None when it is off.
 
-    Raises ConfigError for settings that cannot work. A folder that cannot be used, or a storage
-    that does not open, switches the tier off, with a warning.
+    Raises ConfigError for settings that cannot work. Weights that cannot be read, a folder that
+    cannot be used, or a storage that does not open, switch the tier off, with a warning.
 
     context  SGLang's TreeCacheBuildContext
     """
@@ -37,13 +43,23 @@ def open_disk(context: Any, device_pool: Any, config: Config) -> DiskTier | None
     # the scheduler computes, three times for every value: with 5 ms, the default, reading 300
     # values would take seconds.
     sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
-    fingerprint = make_fingerprint(
-        context.server_args,
-        context.model_config,
-        row_shape(device_pool),
-        tp_rank=context.tp_rank,
-        pp_rank=context.params.pp_rank,
-    )
+    try:
+        fingerprint = make_fingerprint(
+            context.server_args,
+            context.model_config,
+            row_shape(device_pool),
+            tp_rank=context.tp_rank,
+            pp_rank=context.params.pp_rank,
+            reencodes=config.reencode_positions,
+            hashes=FileHashes(Path(config.disk_folder).expanduser() / HASHES),
+        )
+    except OSError as error:
+        logger.warning(
+            "disk tier: whose KV is on disk is not known, because the model's files cannot be "
+            "read (%s): the server runs without it",
+            error,
+        )
+        return None
     return DiskTier(
         fingerprint,
         config.disk_folder,

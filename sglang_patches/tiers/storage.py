@@ -9,9 +9,12 @@ class of the user's own) and those that are given an address (`mooncake`, `simm`
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 import threading
 import time
+import uuid
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +25,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheFile, HiCacheStorage, Hi
 from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory
 
 from depcache.errors import ConfigError, shorten
+from sglang_patches.tiers.folder import NotAFileError, open_plain, tighten
 
 POINTER_BACKENDS = ("mooncake", "simm", "mori")
 BACKENDS = ("file", "dynamic", *POINTER_BACKENDS)
@@ -29,6 +33,8 @@ _FIXED_PAGES = ("nixl", "hf3fs", "aibrix", "eic", "shm")
 _FOLDER = "depcache_folder"
 # A temporary file this old belongs to nobody: its writer died between write and rename.
 _STALE_S = 3600.0
+# What opening or reading something else than a plain file says, where it would not block.
+_NOT_A_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EAGAIN)
 
 
 class WrongLengthError(OSError):
@@ -51,12 +57,18 @@ class Storage(Protocol):
         ...
 
     def sizes(self) -> dict[str, tuple[int, float]] | None:
-        """Key -> (bytes, age in seconds) of all that is there; None where it cannot be listed."""
+        """Key -> (bytes, age in seconds) of all that is there; None where it cannot be listed.
+
+        -1 bytes stand for what has the name of a value and is no plain file.
+        """
         ...
 
 
 class NodeFiles(HiCacheFile):
-    """SGLang's file backend (write beside, then rename), with what a forest needs more."""
+    """SGLang's file backend (write beside, then rename), with what a forest needs more.
+
+    Files are readable by their owner only, and nothing but plain files is read or waited for.
+    """
 
     def __init__(self, storage_config: HiCacheStorageConfig, _: Any = None) -> None:
         assert storage_config.extra_config is not None
@@ -66,21 +78,59 @@ class NodeFiles(HiCacheFile):
             super().__init__(storage_config, folder)
         self._sweep()
 
+    def set(
+        self,
+        key: str,
+        value: torch.Tensor | None = None,
+        target_location: Any = None,
+        target_sizes: Any = None,
+    ) -> bool:
+        """Store uint8 `value`, unless a file of its length is there. Raises OSError.
+
+        SGLang's takes whatever has the name for the value, and makes files for everyone to read.
+        """
+        assert value is not None
+        data, path = value.numpy(), self._get_component_path(key)
+        with contextlib.suppress(FileNotFoundError):
+            status = os.lstat(path)
+            if stat.S_ISREG(status.st_mode) and status.st_size == len(data):
+                os.utime(path)  # a process that starts now does not take it for a crash's
+                return True
+        temporary = f"{path}.tmp.{os.getpid()}.{threading.get_ident()}.{uuid.uuid4().hex}"
+        try:
+            with open(open_plain(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+                file.write(data)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.remove(temporary)
+            raise
+        return True
+
     def get(
         self, key: str, target_location: torch.Tensor, target_sizes: Any = None
     ) -> torch.Tensor | None:
-        """Fill `target_location`, uint8; None when missing. Raises WrongLengthError."""
+        """Fill `target_location`, uint8; None when missing.
+
+        Raises NotAFileError, and WrongLengthError.
+        """
         # Three system calls and not five: after each one this thread has to win the interpreter's
-        # lock back from a scheduler that is busy.
+        # lock back from a scheduler that is busy. So nothing asks what kind of file this is; one
+        # that is not plain cannot be opened or read without waiting, or ends at once.
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
+        num_bytes = target_location.numel()
         try:
-            descriptor = os.open(self._get_component_path(key), os.O_RDONLY)
+            descriptor = os.open(self._get_component_path(key), flags)
+            try:
+                num_read = _read_all(descriptor, target_location.numpy())
+            finally:
+                os.close(descriptor)
         except FileNotFoundError:
             return None
-        try:
-            num_bytes = target_location.numel()
-            num_read = _read_all(descriptor, target_location.numpy())
-        finally:
-            os.close(descriptor)
+        except OSError as error:
+            if error.errno in _NOT_A_FILE:
+                raise NotAFileError(f"{key} is not a plain file") from error
+            raise
         if num_read != num_bytes:
             raise WrongLengthError(f"{key} does not have {num_bytes} bytes")
         return target_location
@@ -93,15 +143,21 @@ class NodeFiles(HiCacheFile):
             self.metadata_cache.remove(self._get_suffixed_key(key))
 
     def sizes(self) -> dict[str, tuple[int, float]]:
-        """Key -> (bytes, seconds since it was written)."""
+        """Key -> (bytes, seconds since it was written); -1 bytes for what is no plain file."""
         found = {}
         end = f"{self.config_suffix}.bin"
         now = time.time()
         with os.scandir(self.file_path) as files:
             for file in files:
-                if file.name.endswith(end):
-                    status = file.stat()
-                    found[file.name.removesuffix(end)] = (status.st_size, now - status.st_mtime)
+                if not file.name.endswith(end):
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    status = file.stat(follow_symlinks=False)
+                    num_bytes = -1
+                    if stat.S_ISREG(status.st_mode):
+                        num_bytes = status.st_size
+                        tighten(file.path, status)
+                    found[file.name.removesuffix(end)] = (num_bytes, now - status.st_mtime)
         return found
 
     def _sweep(self) -> None:
@@ -109,7 +165,7 @@ class NodeFiles(HiCacheFile):
             for file in files:
                 if ".bin.tmp." in file.name:
                     with contextlib.suppress(OSError):
-                        if time.time() - file.stat().st_mtime > _STALE_S:
+                        if time.time() - file.stat(follow_symlinks=False).st_mtime > _STALE_S:
                             os.remove(file.path)
 
 

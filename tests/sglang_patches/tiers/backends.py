@@ -14,6 +14,7 @@ import torch
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
 
 from sglang_patches.tiers.storage import NodeFiles
+from tests.helpers.ends import SLOWEST_S
 
 
 class Behaviour:
@@ -29,7 +30,7 @@ class Behaviour:
     def act(self, verb: str) -> None:
         self.calls.append(verb)
         if verb in self.hangs:
-            assert self.release.wait(60)
+            assert self.release.wait(SLOWEST_S)
         if verb in self.fails:
             raise OSError(errno.ENOSPC, "No space left on device")
 

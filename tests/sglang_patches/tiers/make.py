@@ -7,9 +7,11 @@ import numpy as np
 import torch
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 
-from sglang_patches.tiers.disk import DiskTier, Finished
+from sglang_patches.tiers.disk import DiskTier
 from sglang_patches.tiers.fingerprint import Fingerprint
+from sglang_patches.tiers.operation import Finished
 from sglang_patches.tiers.value import DiskRef, Entry, RowShape
+from tests.helpers.ends import SLOWEST_S
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -89,7 +91,7 @@ def make_node(
 def store_all(tier: DiskTier, nodes: list[tuple[Entry, np.ndarray]]) -> list[DiskRef]:
     """Store and wait; every one must succeed."""
     tickets = [tier.store(entry, rows) for entry, rows in nodes]
-    done = {one.ticket: one for one in tier.drain(30)}
+    done = {one.ticket: one for one in tier.drain(SLOWEST_S)}
     refs = [done[ticket].ref for ticket in tickets if ticket is not None]
     assert len(refs) == len(nodes)
     assert all(ref is not None for ref in refs)
@@ -102,7 +104,7 @@ def load_one(tier: DiskTier, ref: DiskRef, entry: Entry) -> Finished:
     ticket = tier.load(ref, path, entry.namespace)
     if ticket is None:
         return Finished(0, "load", False, "at once", ref)
-    (finished,) = tier.drain(30)
+    (finished,) = tier.drain(SLOWEST_S)
     assert finished.ticket == ticket
     return finished
 

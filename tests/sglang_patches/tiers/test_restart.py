@@ -13,6 +13,7 @@ import pytest
 
 from sglang_patches.tiers.disk import DiskTier
 from sglang_patches.tiers.manifest import Manifest
+from tests.helpers.ends import SLOWEST_S
 from tests.sglang_patches.tiers.make import (
     MANY,
     MARK,
@@ -52,7 +53,7 @@ def test_everything_is_found_again(tmp_path, rng):
     refs = store_all(tier, nodes)
     for ref in refs[:10]:
         tier.delete(ref)
-    tier.drain(30)
+    tier.drain(SLOWEST_S)
     used = tier.used_bytes
     tier.close()
 
@@ -81,7 +82,7 @@ def store_and_die(folder):
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_process_that_was_killed_leaves_all_that_it_had_finished(tmp_path):
     process = start(store_and_die, tmp_path)
-    process.join(60)
+    process.join(SLOWEST_S)
     assert process.exitcode == -signal.SIGKILL
     tier = DiskTier(MARK, tmp_path, MANY)
     rows = np.full((1, ROWS.num_bytes), 7, np.uint8)
@@ -198,10 +199,10 @@ def test_two_servers_on_one_folder_share_and_do_not_harm_each_other(tmp_path, rn
 
     known = {entry.path: ref for entry, ref in second.entries()}
     second.delete(known[nodes[0][0].path])
-    second.drain(30)
+    second.drain(SLOWEST_S)
     assert load_one(first, refs[0], nodes[0][0]).is_ok, "a neighbour's value was deleted"
     first.delete(refs[1])
-    first.drain(30)
+    first.drain(SLOWEST_S)
     assert load_one(second, known[nodes[1][0].path], nodes[1][0]).reason == "missing"
     first.close()
     second.close()
@@ -214,7 +215,7 @@ def test_two_servers_on_one_folder_share_and_do_not_harm_each_other(tmp_path, rn
 
 def store_load_clear(folder, others):
     tier = DiskTier(MARK, folder, MANY)
-    others.wait(60)
+    others.wait(SLOWEST_S)
     nodes = [
         (make_entry(MARK, [i, i], 1), np.full((1, ROWS.num_bytes), i, np.uint8)) for i in range(40)
     ]
@@ -226,7 +227,7 @@ def store_load_clear(folder, others):
             assert not loaded.is_ok or np.array_equal(loaded.rows, rows)
         if not last:
             tier.clear()
-            tier.drain(30)
+            tier.drain(SLOWEST_S)
     tier.close()
 
 
@@ -235,7 +236,7 @@ def test_two_processes_may_write_the_same_values_at_once(tmp_path):
     others = multiprocessing.get_context("fork").Barrier(2)
     running = [start(store_load_clear, tmp_path, others) for _ in range(2)]
     for process in running:
-        process.join(120)
+        process.join(SLOWEST_S)
         assert process.exitcode == 0
     tier = DiskTier(MARK, tmp_path, MANY)
     for entry, ref in tier.entries():
