@@ -8,14 +8,13 @@ defaults below. `depcache serve` turns its own flags into variables.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from depcache.errors import ConfigError
+from depcache.text_file import read_yaml
 
 CONFIG_VARIABLE = "DEPCACHE_CONFIG"
 
@@ -64,13 +63,18 @@ class Config(BaseSettings):
         0, ge=0, description="the same as a multiple of the device's KV pool, if host_gb is 0"
     )
     disk_gb: float = Field(
-        0, ge=0, description="disk for KV, in GB (10^9 bytes); 0 is off; needs a host tier"
+        0,
+        ge=0,
+        description="disk for KV and the list of it, in GB (10^9 bytes), for each server on the "
+        "folder; 0 is off; needs a host tier",
     )
     disk_folder: str = Field(
         "~/.cache/depcache", description="where the KV on disk is; found again after a restart"
     )
     disk_backend: str = Field(
-        "file", description="SGLang's HiCacheStorage: file, dynamic, mooncake, simm or mori"
+        "file",
+        description="SGLang's HiCacheStorage: file or dynamic; mooncake, simm or mori with "
+        "experimental",
     )
     disk_config: dict[str, Any] = Field(
         default_factory=dict, description="settings of that storage, as JSON in the environment"
@@ -86,6 +90,12 @@ class Config(BaseSettings):
         "twice; or all",
     )
 
+    experimental: bool = Field(
+        False,
+        description="permits what has never been run with DepCache: the disk backends mooncake, "
+        "simm and mori, tensor parallelism, and LoRA",
+    )
+
     @classmethod
     def settings_customise_sources(cls, settings_cls: Any, **sources: Any) -> tuple[Any, ...]:
         # Arguments come from the file, so the environment goes first.
@@ -95,17 +105,7 @@ class Config(BaseSettings):
 def load_config() -> Config:
     """Read the settings anew. Raises ConfigError naming the setting and the value."""
     path = os.environ.get(CONFIG_VARIABLE)
-    values: Any = {}
-    if path:
-        try:
-            values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
-        except (OSError, yaml.YAMLError) as error:
-            raise ConfigError(
-                f"cannot read the config file {path!r} that {CONFIG_VARIABLE} names ({error}): "
-                "correct the file or unset the variable"
-            ) from error
-        if not isinstance(values, dict):
-            raise ConfigError(f"the config file {path!r} must hold `name: value` lines")
+    values = read_yaml(path, CONFIG_VARIABLE) if path else {}
     try:
         return Config(**values)
     except ValidationError as error:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import reprlib
+from typing import Any
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
@@ -28,6 +29,22 @@ class ServerError(DepCacheError):
 
     status: int | None = None
     """The HTTP status it answered with; None where there was no answer."""
+
+
+def explain_validation(error: Any, name: str = "") -> str:
+    """One sentence for the first thing that a pydantic ValidationError found wrong.
+
+    name  of the value that was validated, in front of what is inside it
+    """
+    first = error.errors(include_url=False, include_context=False)[0]
+    where = name
+    for part in first["loc"]:
+        dot = "." if where and not isinstance(part, int) else ""
+        where += f"[{part}]" if isinstance(part, int) else f"{dot}{part}"
+    if first["type"] == "missing":
+        return f"{where} is missing: send it"
+    reason = first["msg"][0].lower() + first["msg"][1:]
+    return f"{where or 'it'} is {shorten(first['input'])}: {reason}"
 
 
 def shorten(value: object, max_len: int = 120) -> str:

@@ -7,6 +7,7 @@ A question is JSON in the request id of SGLang's state query; see `hooks/schedul
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +15,11 @@ import numpy as np
 
 from depcache.cache import Node
 from depcache.errors import PromptError
-from depcache.plan import SegmentTable, match_segments, plan_request
-from depcache.prompt.wire import WireIds, parse_wire
-from sglang_patches.request_state import RequestState
+from depcache.plan import SegmentTable, look_up, match_segments
+from depcache.prompt.wire import WireIds, forest_from_wire, parse_wire
 from sglang_patches.stats import dump_tree, make_stats
+
+logger = logging.getLogger("depcache")
 
 QUESTION_PREFIX = "depcache:"
 
@@ -28,35 +30,42 @@ def make_question(question: dict[str, Any]) -> str:
 
 
 def answer(scheduler: Any, rid: str | None) -> dict[str, Any]:
-    """The cache's state, and under `reply` the answer to the question in `rid`, if any."""
+    """The cache's state, and under `reply` the answer to the question in `rid`, if any.
+
+    Raises nothing: what goes wrong with a question, even by a fault of ours, is the error of this
+    question. The scheduler that is asked serves everybody else as well.
+    """
     cache = scheduler.tree_cache
-    state: dict[str, Any] = {"cache": cache.describe()}
-    if rid and rid.startswith(QUESTION_PREFIX):
-        question = json.loads(rid[len(QUESTION_PREFIX) :])
-        try:
+    state: dict[str, Any] = {}
+    try:
+        state["cache"] = cache.describe()
+        if rid and rid.startswith(QUESTION_PREFIX):
+            question = json.loads(rid[len(QUESTION_PREFIX) :])
             state["reply"] = _ANSWERS[question["ask"]](cache, question)
-        except PromptError as error:
-            state["error"] = str(error)
+    except PromptError as error:
+        state["error"] = str(error)
+    except Exception as error:
+        logger.exception("a question could not be answered")
+        state["fault"] = f"the question could not be answered ({type(error).__name__}: {error})"
     return state
 
 
 def _explain(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
-    """What the plan for a prompt would be now. Counts no hit and locks nothing.
+    """What the plan for a prompt would be now. Changes nothing.
 
     `on_disk` are those of the missed that a request could have brought from disk while it waits.
     """
     table, root = _table_and_root(cache, question)
-    plan = plan_request(cache.tree, root, table)
+    plan = look_up(root, table, lowest="host" if cache.host is not None else "device")
+    num_hits = plan.num_cached
     num_on_disk = 0
     if cache.disk is not None and not cache.disk.is_off:
-        found = match_segments(cache.tree, root, table)
-        num_found = sum(n.num_tokens for n in (*found.nodes, *found.in_host, *found.on_disk))
-        num_on_disk = num_found - plan.num_hits
+        num_on_disk = look_up(root, table).num_cached - num_hits
     return {
-        "shared": plan.num_shared,
-        "shifted": plan.num_shifted,
-        "loaded": plan.num_loaded,
-        "missed": plan.num_missed,
+        "shared": plan.shared,
+        "shifted": plan.shifted,
+        "loaded": plan.in_host,
+        "missed": table.task_start - num_hits,
         "on_disk": num_on_disk,
         "matched_by_segment": plan.matched,
     }
@@ -65,17 +74,18 @@ def _explain(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
 def _prefetch(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
     """Begin to bring the prompt's context from disk to host memory; tokens by where they are."""
     table, root = _table_and_root(cache, question)
-    found = match_segments(cache.tree, root, table)
-    num_fetched = 0 if cache.disk is None else cache.disk.fetch(found.on_disk, found.in_host)
-    counts = {
-        "device": sum(node.num_tokens for node in found.nodes),
-        "host": sum(node.num_tokens for node in found.in_host),
-        "disk": sum(node.num_tokens for node in found.on_disk),
-    }
+    found = look_up(root, table)
+    num_fetched = 0
+    if cache.disk is not None:
+        num_fetched = cache.disk.fetch(found.disk_nodes, found.host_nodes)
     return {
-        "tokens": counts,
+        "tokens": {
+            "device": found.shared + found.shifted,
+            "host": found.in_host,
+            "disk": found.on_disk,
+        },
         "fetched": num_fetched,
-        "missing": table.task_start - sum(counts.values()),
+        "missing": table.task_start - found.num_cached,
     }
 
 
@@ -146,8 +156,8 @@ def _table_and_root(cache: Any, question: dict[str, Any]) -> tuple[SegmentTable,
     if not isinstance(wire, WireIds):
         raise PromptError("the question needs dependency data in ids form: send segments")
     tokens = np.array(question["input_ids"], dtype=np.int64)
-    state = RequestState.make(tokens, wire, question["extra_key"])
-    return state.table, cache.tree.root(state.namespace)
+    table = SegmentTable.make(tokens, forest_from_wire(tokens, wire), wire.layout)
+    return table, cache.tree.root((question["extra_key"], wire.layout))
 
 
 _ANSWERS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {

@@ -40,6 +40,7 @@ from sglang_patches.request_state import (
     to_log,
 )
 from sglang_patches.slots import Slots
+from sglang_patches.tenants import namespace_of
 from sglang_patches.tiers.bandwidth import Bandwidth
 
 logger = logging.getLogger("depcache")
@@ -50,7 +51,23 @@ MAX_RESERVED_NEW_TOKENS = 4096
 
 
 def make_state(req: Any) -> RequestState | None:
-    """Prepare a request of SGLang's; None for a plain one. Raises PromptError."""
+    """Prepare a request of SGLang's; None for a plain one. Raises PromptError and nothing else.
+
+    The scheduler calls it, where an error that nobody expects would end the server for everyone.
+    """
+    try:
+        return _make_state(req)
+    except PromptError:
+        raise
+    except Exception as error:
+        logger.exception("request %s could not be prepared", req.rid)
+        raise PromptError(
+            f"the request could not be prepared ({type(error).__name__}: {error}): send it without "
+            "dependency data, and report this"
+        ) from error
+
+
+def _make_state(req: Any) -> RequestState | None:
     wire = parse_wire(getattr(req.sampling_params, "custom_params", None) or {})
     if wire is None:
         return None
@@ -66,7 +83,8 @@ def make_state(req: Any) -> RequestState | None:
         )
     start_s = time.perf_counter()
     tokens = np.frombuffer(req.origin_input_ids, dtype=np.int64).copy()
-    state = RequestState.make(tokens, wire, req.extra_key)
+    # KV of another layout has other positions, or other distances to its ancestors.
+    state = RequestState.make(tokens, wire, namespace_of(req, wire.layout))
     state.plan_s = time.perf_counter() - start_s
     if req.return_logprob and 0 <= req.logprob_start_len < state.table.task_start:
         raise PromptError(

@@ -7,7 +7,6 @@ With a host tier their prefix also comes back from there, as with SGLang's HiCac
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from depcache.plan import SegmentTable, match_segments
 from sglang_patches.host_cache import HostCache
 from sglang_patches.request_state import Handle
 from sglang_patches.slots import Slots
+from sglang_patches.tenants import namespace_of
 
 
 class PlainRequests:
@@ -29,15 +29,15 @@ class PlainRequests:
         self._slots = slots
         self._host = host
 
-    def match(self, key: Any) -> tuple[np.ndarray, Handle]:
+    def match(self, req: Any, key: Any) -> tuple[np.ndarray, Handle]:
         """Slots of the cached prefix, and its handle; `Handle.to_load` follows behind.
 
-        key  SGLang's RadixKey
+        key  SGLang's RadixKey: the tokens of `req` that may be matched
         """
         limit = len(key.token_ids) if key.limit is None else key.limit
         if limit <= 0:
             return np.empty(0, np.int64), Handle([])
-        root = self._tree.root(namespace_of(key.extra_key))
+        root = self._tree.root(namespace_of(req))
         raw = _array_key(key.token_ids, limit)
         nodes, num_found = self._tree.walk(root, raw)
         handle = Handle(nodes[-1:])
@@ -98,17 +98,12 @@ class PlainRequests:
 
     def _insert(self, req: Any, tokens: Any, row: np.ndarray) -> tuple[Insertion, Handle]:
         """Cache the rows of a plain request; the handle comes back locked."""
-        root = self._tree.root(namespace_of(req.extra_key))
+        root = self._tree.root(namespace_of(req))
         # Counted once, when it ends: it may come here for every chunk.
         inserted = self._tree.insert(root, _array_key(tokens, len(tokens)), row, 0, uses=0)
         handle = Handle([] if inserted.node is root else [inserted.node])
         self._tree.lock(handle.nodes)
         return inserted, handle
-
-
-def namespace_of(extra_key: Hashable) -> Hashable:
-    """Where plain prompts are cached: with dependency prompts of the layout that is exact."""
-    return (extra_key, "tree")
 
 
 def plain_tokens(req: Any) -> np.ndarray:

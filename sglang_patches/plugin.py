@@ -9,11 +9,15 @@ or hook is missing. A server that does not ask for the backend stays stock.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
+from depcache import gpu_checks
 from depcache.cache import EVICTION_POLICIES
 from depcache.config import load_config
 from sglang_patches.version import BACKEND_NAME
+
+logger = logging.getLogger("depcache")
 
 _failure: Exception | None = None
 
@@ -71,6 +75,7 @@ def make_tree_cache(context: Any) -> Any:
     refuse_model(context)
     config = load_config()
     pool = context.params.token_to_kv_pool_allocator.get_kvcache()
+    warn_unchecked(pool.device, context.tp_rank)
     cache = DepCacheTree(
         context.params,
         context.server_args.radix_eviction_policy,
@@ -81,3 +86,10 @@ def make_tree_cache(context: Any) -> Any:
     )
     cache.metrics = make_metrics(context, cache)
     return cache
+
+
+def warn_unchecked(device: Any, tp_rank: int) -> None:
+    """Say once per server what has not passed on a GPU yet, where `device` is one."""
+    why = gpu_checks.why_unchecked()
+    if why is not None and tp_rank == 0 and str(device).startswith("cuda"):
+        logger.warning("%s", why)

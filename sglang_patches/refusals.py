@@ -11,9 +11,10 @@ import os
 from typing import Any
 
 from depcache.cache import EVICTION_POLICIES
-from depcache.config import load_config
+from depcache.config import Config, load_config
 from depcache.errors import ConfigError
 from sglang_patches.attention import SUPPORTED_BACKENDS
+from sglang_patches.tiers.storage import POINTER_BACKENDS
 from sglang_patches.version import BACKEND_NAME
 
 # (argument, value that is fine, flag, why not)
@@ -136,11 +137,7 @@ def find_refusals(server_args: Any) -> list[str]:
             f"disk_gb {config.disk_gb:g} needs a host tier, through which the disk is read and "
             "written: set host_gb as well"
         )
-    if config.disk_gb and server_args.tp_size > 1:
-        reasons.append(
-            f"disk_gb {config.disk_gb:g} with --tp-size {server_args.tp_size} is not supported, "
-            "because every rank would wait for its own disk: leave one of them out"
-        )
+    reasons += _find_untried(server_args, config)
     order = config.queue_order
     if order != "sglang":
         rivals = {
@@ -159,6 +156,33 @@ def find_refusals(server_args: Any) -> list[str]:
         if os.environ.get(name, "").lower() in ("1", "true", "yes", "on"):
             reasons.append(f"{name} is set, but {why}: unset it")
     return reasons
+
+
+def _find_untried(server_args: Any, config: Config) -> list[str]:
+    """What nobody has run: never with a disk tier, and without one if the user wants to try."""
+    untried: dict[str, str] = {}  # what -> why not with a disk tier
+    tp_size = getattr(server_args, "tp_size", 1)
+    if tp_size > 1:
+        untried[f"--tp-size {tp_size}"] = "every rank would wait for its own disk"
+    enable_lora = getattr(server_args, "enable_lora", None)
+    if enable_lora or (enable_lora is None and getattr(server_args, "lora_paths", None)):
+        untried["LoRA (--enable-lora, --lora-paths)"] = (
+            "an adapter is known by its name and path only, and KV on disk outlives its weights"
+        )
+    if not config.disk_gb:
+        return [] if config.experimental else [_never_run(what) for what in untried]
+    reasons = [
+        f"disk_gb {config.disk_gb:g} with {what} is not supported, because {why}: "
+        "leave one of them out"
+        for what, why in untried.items()
+    ]
+    if config.disk_backend in POINTER_BACKENDS and not config.experimental:
+        reasons.append(_never_run(f"disk_backend {config.disk_backend!r}"))
+    return reasons
+
+
+def _never_run(what: str) -> str:
+    return f"{what} has never been run with DepCache: set experimental to try it, or leave it out"
 
 
 def refuse_unsupported(server_args: Any) -> None:

@@ -115,7 +115,7 @@ class RequestState:
     plan_s: float = 0.0
 
     @classmethod
-    def make(cls, tokens: np.ndarray, wire: WireIds, extra_key: Hashable) -> RequestState:
+    def make(cls, tokens: np.ndarray, wire: WireIds, namespace: Hashable) -> RequestState:
         """Prepare a request. Raises PromptError when structure and tokens do not fit."""
         forest = forest_from_wire(tokens, wire)
         layout = wire.depcache_layout
@@ -123,8 +123,7 @@ class RequestState:
         return cls(
             tokens=tokens,
             layout=layout,
-            # KV of another layout has other positions, or other distances to its ancestors.
-            namespace=(extra_key, layout),
+            namespace=namespace,
             table=table,
             structure=Structure.make(
                 forest.num_tokens, forest.system_len, forest.lens, forest.parents

@@ -7,7 +7,7 @@ admin rights (SGLang 0.5.17 with FastAPI 0.163).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
 from typing import Any, Literal
 
 import fastapi
@@ -17,16 +17,18 @@ import depcache
 from depcache.config import load_config
 from depcache.errors import PromptError
 from depcache.prompt.layout import token_positions
-from depcache.prompt.wire import WireIds, forest_from_wire, parse_wire
+from depcache.prompt.wire import forest_from_wire
+from sglang_patches.asked_prompt import AskedPrompt, read_asked_prompt
 from sglang_patches.beginnings import entities_are_beginnings
 from sglang_patches.control import make_question
-from sglang_patches.inbound import convert_text, custom_params_of, validate_ids
 from sglang_patches.rejections import num_rejected, trial
 from sglang_patches.stats import to_dot
 from sglang_patches.verify import inspect
 from sglang_patches.version import installed_version
 
 MAX_TABLE_ROWS = 2000
+MAX_TREE_NODES = 10_000  # the scheduler lists them, and serves nobody meanwhile
+MAX_TIMEOUT_S = 3600.0
 
 
 def add_routes(http_server: Any) -> None:
@@ -47,7 +49,7 @@ def add_routes(http_server: Any) -> None:
         """Segments and plan of a request, without running it."""
         try:
             with trial():
-                return await explain(http_server, await _read_object(request))
+                return await explain(http_server, await read_asked_prompt(http_server, request))
         except ValueError as error:
             return _bad_request(str(error))
 
@@ -77,7 +79,7 @@ def add_routes(http_server: Any) -> None:
     ) -> dict[str, Any] | JSONResponse:
         try:
             with trial():
-                prompt = _read_prompt(http_server, await _read_object(request))
+                prompt = await read_asked_prompt(http_server, request)
                 return (await _ask(http_server, {"ask": ask, **prompt.question}))["reply"]
         except ValueError as error:
             return _bad_request(str(error))
@@ -93,7 +95,7 @@ def add_routes(http_server: Any) -> None:
     @app.get("/depcache/tree", response_model=None)
     @auth_level(AuthLevel.ADMIN_OPTIONAL)
     async def depcache_tree(
-        limit: int = fastapi.Query(1000, ge=0, le=100_000),
+        limit: int = fastapi.Query(1000, ge=0, le=MAX_TREE_NODES),
         style: Literal["json", "dot"] = fastapi.Query("json", alias="format"),
     ) -> dict[str, Any] | PlainTextResponse:
         """The nodes of the tree, as JSON or for Graphviz."""
@@ -104,7 +106,7 @@ def add_routes(http_server: Any) -> None:
     @auth_level(AuthLevel.ADMIN_OPTIONAL)
     async def depcache_flush(
         keep_disk: bool = False,
-        timeout: float = fastapi.Query(1.0, ge=0.0),
+        timeout: float = fastapi.Query(1.0, ge=0.0, le=MAX_TIMEOUT_S, allow_inf_nan=False),
     ) -> dict[str, Any] | JSONResponse:
         """Forget everything in every tier, as SGLang's /flush_cache; not while requests run.
 
@@ -129,16 +131,6 @@ def _bad_request(message: str) -> JSONResponse:
     return JSONResponse({**body, "code": 400}, status_code=400)
 
 
-async def _read_object(request: fastapi.Request) -> dict[str, Any]:
-    try:
-        body = await request.json()
-    except (ValueError, RecursionError) as error:
-        raise PromptError(f"the body is not JSON ({error}): send a JSON object") from None
-    if not isinstance(body, dict):
-        raise PromptError(f"the body is a {type(body).__name__}: send a JSON object")
-    return body
-
-
 async def _ask(http_server: Any, question: dict[str, Any] | None) -> dict[str, Any]:
     """The scheduler's answer; of several data-parallel ranks the first one's."""
     from sglang.srt.managers.io_struct import GetInternalStateReq
@@ -150,6 +142,8 @@ async def _ask(http_server: Any, question: dict[str, Any] | None) -> dict[str, A
     state = replies[0].internal_state["depcache"]
     if "error" in state:
         raise PromptError(state["error"])
+    if "fault" in state:
+        raise fastapi.HTTPException(500, state["fault"])
     return state
 
 
@@ -175,11 +169,15 @@ async def get_status(http_server: Any) -> dict[str, Any]:
     }
 
 
-async def explain(http_server: Any, body: dict[str, Any]) -> dict[str, Any]:
+async def explain(http_server: Any, prompt: AskedPrompt) -> dict[str, Any]:
     """The body of POST /depcache/explain. Raises PromptError on a bad request."""
-    prompt = _read_prompt(http_server, body)
-    input_ids, wire = prompt.input_ids, prompt.wire
     reply = (await _ask(http_server, {"ask": "explain", **prompt.question}))["reply"]
+    tokenizer = http_server._global_state.tokenizer_manager.tokenizer
+    return await asyncio.to_thread(_explain, prompt, reply, tokenizer)
+
+
+def _explain(prompt: AskedPrompt, reply: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
+    input_ids, wire = prompt.input_ids, prompt.wire
     forest = forest_from_wire(input_ids, wire)
     positions = token_positions(forest, wire.layout)
     # Segment 0 of the plan is the system, when there is one.
@@ -187,7 +185,7 @@ async def explain(http_server: Any, body: dict[str, Any]) -> dict[str, Any]:
     shown = min(forest.num_segments, MAX_TABLE_ROWS)
     starts = forest.starts[:shown].tolist()
     lens = forest.lens[:shown].tolist()
-    texts = http_server._global_state.tokenizer_manager.tokenizer.batch_decode(
+    texts = tokenizer.batch_decode(
         [input_ids[start : start + num] for start, num in zip(starts, lens, strict=True)]
     )
     return {
@@ -213,58 +211,3 @@ async def explain(http_server: Any, body: dict[str, Any]) -> dict[str, Any]:
         ],
         "table_is_cut": shown < forest.num_segments,
     }
-
-
-@dataclass(frozen=True)
-class _Prompt:
-    """A dependency prompt that a route was asked about; `question` is for the scheduler."""
-
-    input_ids: list[int]
-    wire: WireIds
-    question: dict[str, Any]
-
-
-def _read_prompt(http_server: Any, body: dict[str, Any]) -> _Prompt:
-    """The prompt in the body of a request. Raises PromptError."""
-    obj = _to_internal(http_server, body)
-    manager = http_server._global_state.tokenizer_manager
-    convert_text(obj, manager.tokenizer)
-    validate_ids(obj, obj.input_ids, manager.model_config)
-    custom_params = custom_params_of(obj)
-    wire = parse_wire(custom_params)
-    if not isinstance(wire, WireIds):
-        raise PromptError(
-            "the request has no dependency data: send depcache_ keys in custom_params"
-        )
-    input_ids = list(obj.input_ids)
-    return _Prompt(
-        input_ids,
-        wire,
-        {
-            "input_ids": input_ids,
-            "extra_key": getattr(obj, "extra_key", None),
-            "custom_params": {k: v for k, v in custom_params.items() if k.startswith("depcache_")},
-        },
-    )
-
-
-def _to_internal(http_server: Any, body: dict[str, Any]) -> Any:
-    """SGLang's own request object for a body like /generate's, or like a chat's or completion's."""
-    from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest
-    from sglang.srt.managers.io_struct import GenerateReqInput
-
-    state = http_server.app.state
-    if "messages" in body:
-        request = ChatCompletionRequest(**{"model": "", **body})
-        return state.openai_serving_chat._convert_to_internal_request(request)[0]
-    if "prompt" in body:
-        request = CompletionRequest(**{"model": "", **body})
-        return state.openai_serving_completion._convert_to_internal_request(request)[0]
-    known = ("text", "input_ids", "sampling_params", "extra_key")
-    unknown = sorted(set(body) - set(known))
-    if unknown:
-        raise PromptError(
-            f"{unknown[0]!r} is no key of this route: send {', '.join(known)}, or the body of a "
-            "chat or a completion"
-        )
-    return GenerateReqInput(**body)

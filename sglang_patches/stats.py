@@ -102,6 +102,9 @@ def dump_tree(cache: Any, limit: int) -> dict[str, Any]:
         if len(nodes) == limit:
             break
         numbers[node] = len(nodes)
+        above = node.parent
+        assert above is not None
+        number = numbers.get(above)  # None below a root
         tiers = [
             name
             for name, copy in (("device", node.slots), ("host", node.host), ("disk", node.disk))
@@ -110,8 +113,10 @@ def dump_tree(cache: Any, limit: int) -> dict[str, Any]:
         nodes.append(
             {
                 "node": len(nodes),
-                "parent": None if node.parent is None else numbers.get(node.parent),
-                "namespace": repr(cache.tree.namespace(node)),
+                "parent": number,
+                "namespace": repr(cache.tree.namespace(above))
+                if number is None
+                else nodes[number]["namespace"],
                 "num_tokens": node.num_tokens,
                 "position": node.home,
                 "tiers": tiers,

@@ -43,6 +43,7 @@ from sglang_patches.waiting_queue import WaitingQueue, prompt_of
 
 logger = logging.getLogger("depcache")
 
+REFUSED = "depcache_refused"  # attribute of a request that was refused when it was matched
 LAUNCH = "depcache_launch"  # attribute of a request: (time, new tokens of its batch)
 
 
@@ -149,6 +150,7 @@ class DepCacheTree(BasePrefixCache):
         """Sizes and counters, for the status route."""
         return {
             "nodes": self.tree.num_resident,
+            "namespaces": len(self.tree.namespaces()),
             "cached_tokens": self.tree.num_tokens,
             "locked_tokens": self.tree.num_locked,
             "private_tokens": self.dependency.num_private,
@@ -215,35 +217,52 @@ class DepCacheTree(BasePrefixCache):
 
     def match_prefix(self, params: Any) -> MatchResult:
         req = params.req
-        if req is None:
-            return self._match_plain(params.key)
+        if req is None:  # only where prefill and decode are apart, which is refused at start
+            return self._nothing()
+        try:
+            return self._match(req, params.key)
+        except Exception as error:
+            return self._refuse(req, error)
+
+    def _match(self, req: Any, key: Any) -> MatchResult:
         state = get_state(req)
         if req.to_finish is not None:
             # Aborted: SGLang runs a one-token stub, or a retracted prompt once more, only to
             # end it. Either is a plain prompt of the tokens it has now.
-            if state is not None:
-                self.dependency.release_pending(state)
-                setattr(req, ATTRIBUTE, None)
-            return self._result(np.empty(0, np.int64), Handle([]))
+            self._forget_state(req)
+            return self._nothing()
         if state is None:
-            try:
-                state = make_state(req)
-            except PromptError as error:
-                # The HTTP process refuses such requests first; this is for those that reach
-                # the scheduler in another way, so that a bad request ends alone.
-                self.num_rejected += 1
-                self.metrics.publish()
-                req.set_finish_with_abort(str(error))
-                req.full_untruncated_fill_ids = req.origin_input_ids + req.output_ids
-                return self._result(np.empty(0, np.int64), Handle([]))
+            state = make_state(req)
         if state is None:
-            return self._match_plain(params.key)
+            slots, handle = self.plain.match(req, key)
+            return self._result(slots, handle, sum(node.num_tokens for node in handle.to_load))
         plan = self.dependency.match(req, state)
         return self._result(plan.shared_slots, state.handle, plan.num_shifted + plan.num_loaded)
 
-    def _match_plain(self, key: Any) -> MatchResult:
-        slots, handle = self.plain.match(key)
-        return self._result(slots, handle, sum(node.num_tokens for node in handle.to_load))
+    def _refuse(self, req: Any, error: Exception) -> MatchResult:
+        """End `req` alone, with its reason.
+
+        The HTTP process refuses bad requests first. This is for those that reach the scheduler in
+        another way, and for faults of ours: they cost their request and nobody else's.
+        """
+        if not isinstance(error, PromptError):
+            logger.error("request %s could not be matched", req.rid, exc_info=error)
+        self.num_rejected += 1
+        self.metrics.publish()
+        self._forget_state(req)
+        setattr(req, REFUSED, True)
+        req.set_finish_with_abort(str(error) or type(error).__name__)
+        req.full_untruncated_fill_ids = req.origin_input_ids + req.output_ids
+        return self._nothing()
+
+    def _forget_state(self, req: Any) -> None:
+        state = get_state(req)
+        if state is not None:
+            self.dependency.release_pending(state)
+            setattr(req, ATTRIBUTE, None)
+
+    def _nothing(self) -> MatchResult:
+        return self._result(np.empty(0, np.int64), Handle([]))
 
     def _result(self, slots: np.ndarray, handle: Handle, num_moved: int = 0) -> MatchResult:
         return MatchResult(
@@ -292,12 +311,16 @@ class DepCacheTree(BasePrefixCache):
         """A request enters the waiting queue: bring what it needs from disk to host memory."""
         if self.disk is None:
             return
-        prompt = prompt_of(req, make_state)
-        if prompt is None:
-            return
-        namespace, table = prompt
-        found = match_segments(self.tree, self.tree.root(namespace), table)
-        self.disk.fetch(found.on_disk, found.in_host, req.rid)
+        try:
+            prompt = prompt_of(req, make_state)
+            if prompt is None:
+                return
+            namespace, table = prompt
+            found = match_segments(self.tree, self.tree.root(namespace), table)
+            self.disk.fetch(found.on_disk, found.in_host, req.rid)
+        except Exception:
+            # It costs the loading. What is wrong with the request is said when it is matched.
+            logger.exception("request %s: nothing was fetched from disk", req.rid)
 
     def check_prefetch_progress(self, rid: str) -> bool:
         """Whether a waiting request may be admitted."""
@@ -340,6 +363,8 @@ class DepCacheTree(BasePrefixCache):
     ) -> None:
         self._note_result(req)
         self.waiting_queue.finished(req)
+        # Of a refused request SGLang runs one token that is nobody's prompt.
+        is_insert = is_insert and not getattr(req, REFUSED, False)
         state = get_state(req)
         if state is None:
             nodes = self.plain.cache_finished(req, is_insert, kv_len_to_handle)

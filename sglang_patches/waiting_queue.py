@@ -14,8 +14,9 @@ from typing import Any
 from depcache.cache import KVTree
 from depcache.errors import PromptError
 from depcache.plan import Lookahead, Scheduler, SegmentTable
-from sglang_patches.plain_requests import namespace_of, plain_tokens
+from sglang_patches.plain_requests import plain_tokens
 from sglang_patches.request_state import RequestState, get_state
+from sglang_patches.tenants import namespace_of
 
 MakeState = Callable[[Any], RequestState | None]
 
@@ -33,7 +34,7 @@ def prompt_of(req: Any, make_state: MakeState) -> tuple[Hashable, SegmentTable] 
         return None
     if state is not None:
         return state.namespace, state.table
-    return namespace_of(req.extra_key), SegmentTable.of_plain_prompt(plain_tokens(req))
+    return namespace_of(req), SegmentTable.of_plain_prompt(plain_tokens(req))
 
 
 class WaitingQueue:

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # A slow machine is no failure. CI draws the same examples every time.
-settings.register_profile("local", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
+_patient = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("local", **_patient)
+settings.register_profile("ci", **_patient, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 # Models come from this folder's helpers; nothing may be looked for on a hub.

@@ -14,8 +14,8 @@ def check_tree(tree: KVTree) -> None:
 
     Keys, slots and children agree; no slot is owned twice; residents' parents are resident;
     locks count direct locks plus locked children; the totals equal the sums over nodes;
-    exactly the unlocked resident leaves are queued; nothing empty is kept. The same for the
-    lower tiers of the tree.
+    exactly the unlocked resident leaves are queued; nothing empty is kept, roots included. The
+    same for the lower tiers of the tree.
     """
     totals = dict.fromkeys(("num_evictable", "num_locked", "num_nodes", "num_resident"), 0)
     slots: list[np.ndarray] = []
@@ -33,6 +33,9 @@ def check_tree(tree: KVTree) -> None:
             raise RuntimeError(f"{name} is {getattr(tree, name)}, but the nodes say {expected}")
     _check_owners("a slot", slots)
     _check_owners("a host slot", [node.host for node in tree.nodes() if node.host is not None])
+    for namespace in tree.namespaces():
+        if not tree.root(namespace).children:
+            raise RuntimeError(f"the root of {namespace!r} is kept for nothing")
     for copies in tree.lower:
         copies.check()
 

@@ -110,6 +110,19 @@ class Node:
         )
 
 
+class Root(Node):
+    """The node above all nodes of one namespace. It has no tokens.
+
+    namespace  whose KV is below it: any hashable value
+    """
+
+    __slots__ = ("namespace",)
+
+    def __init__(self, namespace: Hashable) -> None:
+        super().__init__(b"", NO_SLOTS, 0, None)
+        self.namespace = namespace
+
+
 def first_token(key: bytes) -> int:
     """First token id of a raw key."""
     return int.from_bytes(key[:TOKEN_BYTES], "little", signed=True)

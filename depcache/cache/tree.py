@@ -16,9 +16,9 @@ from zlib import crc32
 import numpy as np
 
 from depcache.cache.node import (
-    NO_SLOTS,
     TOKEN_BYTES,
     Node,
+    Root,
     common_prefix_tokens,
     first_token,
     slots_of,
@@ -104,8 +104,7 @@ class KVTree:
 
     def reset(self) -> None:
         """Forget everything. The caller frees the slots. Old handles must not be used again."""
-        self._roots: dict[Hashable, Node] = {}
-        self._namespaces: dict[Node, Hashable] = {}
+        self._roots: dict[Hashable, Root] = {}
         self.rank.clear()
         self._victims.clear()
         for copies in self.lower:
@@ -119,24 +118,28 @@ class KVTree:
     # -- looking ---------------------------------------------------------------------------
 
     def root(self, namespace: Hashable) -> Node:
-        """The root of a namespace; made on first use, forgotten when its last child goes."""
-        node = self._roots.get(namespace)
-        if node is None:
-            node = self._roots[namespace] = Node(b"", NO_SLOTS, 0, None)
-            self._namespaces[node] = namespace
+        """The root of a namespace, which the tree keeps from its first child to its last.
+
+        Without a child it is known to the caller alone: whoever only looks leaves nothing behind,
+        and whoever grows something later asks for the root anew.
+        """
+        root = self._roots.get(namespace)
+        if root is None:
+            root = Root(namespace)
             if self.attach is not None:
-                self.attach(node, namespace)
-        return node
+                self.attach(root, namespace)
+        return root
 
     def namespaces(self) -> list[Hashable]:
-        """Those that have a root."""
+        """Those that have nodes."""
         return list(self._roots)
 
     def namespace(self, node: Node) -> Hashable:
         """The namespace that `node` belongs to. O(depth)."""
         while node.parent is not None:
             node = node.parent
-        return self._namespaces[node]
+        assert isinstance(node, Root)
+        return node.namespace
 
     @property
     def num_tokens(self) -> int:
@@ -145,7 +148,7 @@ class KVTree:
 
     def nodes(self) -> Iterator[Node]:
         """Every node but the roots, resident or not, parents before children."""
-        stack = list(self._roots.values())
+        stack: list[Node] = list(self._roots.values())
         while stack:
             node = stack.pop()
             if node.parent is not None:
@@ -237,6 +240,8 @@ class KVTree:
             child = node.children.get(first_token(key[at : at + TOKEN_BYTES]))
             if child is None:
                 child = Node(key[at:], None, home + at // TOKEN_BYTES, node)
+                if isinstance(node, Root):
+                    self._keep(node)
                 node.children[child.first_token] = child
                 self.num_nodes += 1
             elif key[at : at + len(child.key)] != child.key:
@@ -245,6 +250,11 @@ class KVTree:
             node = child
             at += len(child.key)
         return path
+
+    def _keep(self, root: Root) -> None:
+        """`root` is about to get a child."""
+        if self._roots.setdefault(root.namespace, root) is not root:
+            raise ValueError(f"{root!r} is not the root of its namespace any more: ask anew")
 
     def insert(
         self,
@@ -432,9 +442,9 @@ class KVTree:
             del parent.children[node.first_token]
             node.parent = None
             self.num_nodes -= 1
-            if parent.parent is None:
+            if isinstance(parent, Root):
                 if not parent.children:
-                    del self._roots[self._namespaces.pop(parent)]
+                    del self._roots[parent.namespace]
                 return
             node = parent
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What to do with each token of a request, in which order requests run, and what they will use."""
 
+from depcache.plan.look import Look, look_up
 from depcache.plan.lookahead import Lookahead
 from depcache.plan.match import Match, match_segments
 from depcache.plan.request import RequestPlan, ShiftedRows, plan_request
@@ -9,12 +10,14 @@ from depcache.plan.segments import SegmentTable
 
 __all__ = [
     "SCHEDULERS",
+    "Look",
     "Lookahead",
     "Match",
     "RequestPlan",
     "Scheduler",
     "SegmentTable",
     "ShiftedRows",
+    "look_up",
     "make_scheduler",
     "match_segments",
     "plan_request",

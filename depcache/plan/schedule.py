@@ -14,9 +14,9 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from depcache.cache.node import TOKEN_BYTES, Node, common_prefix_tokens
 from depcache.cache.tree import KVTree
 from depcache.errors import ConfigError, shorten
+from depcache.plan.look import look_up
 from depcache.plan.segments import SegmentTable
 from depcache.plan.sharing import Sharing
 
@@ -205,7 +205,7 @@ class LongestDependencyMatch(_Reordering):
 
     def _count(self, waiter: _Waiter) -> None:
         root = self.tree.root(waiter.namespace)
-        waiter.held = count_held_tokens(root, waiter.table)
+        waiter.held = look_up(root, waiter.table, lowest="device").num_cached
         waiter.version = self.tree.version
         shared = self._sharing.shared[waiter.row]
         waiter.gained = sum(int(shared[other.row]) for other in self._running.values())
@@ -282,39 +282,3 @@ def make_scheduler(name: str, tree: KVTree, *, max_passed: int = MAX_PASSED) -> 
         choices = ", ".join(SCHEDULERS)
         raise ConfigError(f"unknown scheduler {shorten(name)}: choose one of {choices}")
     return SCHEDULERS[name](tree, max_passed=max_passed)
-
-
-def count_held_tokens(root: Node, table: SegmentTable) -> int:
-    """System and context tokens of `table` that are cached below `root`, at any position.
-
-    As `plan_request` would match them, but nothing is split or changed. O(segments).
-    """
-    tokens, key = table.tokens, table.key
-    # Where each segment ended: a node and the tokens used of it; None if it did not match whole.
-    ends: list[tuple[Node, int] | None] = []
-    num_held = 0
-    for start, stop, parent in zip(table.starts, table.stops, table.parents, strict=True):
-        above = (root, root.num_tokens) if parent < 0 else ends[parent]
-        if above is None:
-            ends.append(None)
-            continue
-        node, used = above
-        at = start
-        while at < stop:
-            if used == node.num_tokens:
-                child = node.children.get(tokens[at])
-                # A node without slots is known, but its KV is not on the device.
-                if child is None or child.slots is None:
-                    break
-                node, used = child, 0
-            end = min(stop, at + node.num_tokens - used)
-            size = end - at
-            held = node.key[used * TOKEN_BYTES : (used + size) * TOKEN_BYTES]
-            wanted = key[at * TOKEN_BYTES : end * TOKEN_BYTES]
-            if held != wanted:
-                at += common_prefix_tokens(held, wanted)
-                break
-            at, used = end, used + size
-        num_held += at - start
-        ends.append((node, used) if at == stop else None)
-    return num_held

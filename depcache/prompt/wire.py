@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, FailFast, Field, TypeAdapter, ValidationError
 
-from depcache.errors import PromptError, shorten
+from depcache.errors import PromptError, explain_validation, shorten
 from depcache.prompt.forest import Forest, IntArray
 from depcache.prompt.layout import Layout
 from depcache.prompt.paths import Path, read_paths
@@ -97,8 +97,8 @@ class WireText(_Wire):
         return self.depcache_template
 
     @cached_property
-    def paths(self) -> list[Path]:
-        """The paths; PromptError when the JSON is no list of at least one good path."""
+    def rows(self) -> list[list[str]]:
+        """What the JSON holds; PromptError when that is no list of at least one list of strings."""
         text = self.depcache_paths
         try:
             # A character is at least a byte, so a long text is refused before it is encoded.
@@ -115,12 +115,17 @@ class WireText(_Wire):
         try:
             paths = _PATHS.validate_json(data, strict=True)
         except ValidationError as error:
-            raise PromptError(_explain(error, "depcache_paths")) from None
+            raise PromptError(explain_validation(error, "depcache_paths")) from None
         if not paths:
             raise PromptError(
                 "depcache_paths is an empty list: leave all depcache_ keys out of a plain prompt"
             )
-        return read_paths(paths)
+        return paths
+
+    @cached_property
+    def paths(self) -> list[Path]:
+        """The paths; PromptError when one of them is none."""
+        return read_paths(self.rows)
 
     @property
     def flat_text(self) -> str:
@@ -128,8 +133,12 @@ class WireText(_Wire):
         return get_template(self.depcache_template).flatten(self.paths)
 
 
-def parse_wire(custom_params: Mapping[Any, Any] | None) -> WireIds | WireText | None:
+def parse_wire(
+    custom_params: Mapping[Any, Any] | None, *, max_paths: int | None = None
+) -> WireIds | WireText | None:
     """The dependency data of a request; None when it has none and is a plain prompt.
+
+    max_paths  refuse more paths than this before anything is made of them
 
     Checks everything that can be checked without the prompt. Raises PromptError when a
     depcache_ key is unknown, missing or malformed, both forms are mixed, or the version is
@@ -175,8 +184,13 @@ def parse_wire(custom_params: Mapping[Any, Any] | None) -> WireIds | WireText | 
             return WireIds.model_validate(params)
         wire = WireText.model_validate(params)
     except ValidationError as error:
-        raise PromptError(_explain(error)) from None
+        raise PromptError(explain_validation(error)) from None
     get_template(wire.template)
+    if max_paths is not None and len(wire.rows) > max_paths:
+        raise PromptError(
+            f"depcache_paths holds {len(wire.rows)} paths, and this server takes at most "
+            f"{max_paths}, one for each token of the model's context: send fewer paths"
+        )
     _ = wire.paths  # read now, so that all that is wrong is known here
     return wire
 
@@ -266,18 +280,6 @@ def make_schema() -> dict[str, Any]:
         "title": "DepCache custom_params, version 1",
         **schema,
     }
-
-
-def _explain(error: ValidationError, name: str = "") -> str:
-    """One sentence for the first thing that pydantic found wrong."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    where = name
-    for part in first["loc"]:
-        where += f"[{part}]" if isinstance(part, int) else str(part)
-    if first["type"] == "missing":
-        return f"{where} is missing: send it"
-    reason = first["msg"][0].lower() + first["msg"][1:]
-    return f"{where} is {shorten(first['input'])}: {reason}"
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ ENGINE_HOOKS = (
 # Applied in the tokenizer's process of a server with our backend.
 FRONT_HOOKS = ("tokenizer_manager",)
 # The same, if that process serves HTTP.
-HTTP_HOOKS = ("serving_chat", "serving_completions")
+HTTP_HOOKS = ("http_server", "serving_base", "serving_chat", "serving_completions")
 
 
 def register_hooks() -> None:

@@ -13,67 +13,85 @@ from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from typing import Any
 
-from depcache.prompt.wire import PREFIX, WireIds, WireText, parse_wire
-from sglang_patches.inbound import require_ids, text_to_ids
+from depcache.errors import PromptError
+from depcache.prompt.wire import parse_wire
+from sglang_patches.inbound import RenderedChat, has_keys, refuse_long_text, require_ids
 from sglang_patches.outbound import add_to_reply, add_to_stream
 from sglang_patches.rejections import counting_rejections
 
-_recorded: ContextVar[list[tuple[str, list[int]]] | None] = ContextVar(
-    "depcache_rendered_chat", default=None
-)
+_deferred: ContextVar[list[str] | None] = ContextVar("depcache_deferred_chat", default=None)
+_PLACEHOLDER = -1  # no token id: stands for those of the text that is encoded later
 
 
 def convert_chat(
     original: Callable[..., Any], serving: Any, request: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Render as ever; for text form then tokenize the rendered text as a dependency prompt."""
-    with counting_rejections():
-        wire = parse_wire(request.custom_params) if request.custom_params else None
-        if isinstance(wire, WireIds):
-            require_ids(request.input_ids)
-    if not isinstance(wire, WireText) or request.input_ids is not None:
+    """Render as ever; the text of a prompt in text form goes on as it is, to be tokenized later.
+
+    This runs on the event loop. The tokenizer manager's hook has a thread for the rest.
+    """
+    custom_params = request.custom_params
+    if not has_keys(custom_params):
         return original(serving, request, *args, **kwargs)
-    tokenizer = serving.tokenizer_manager.tokenizer
-    _record_encode(tokenizer)
-    token = _recorded.set([])
+    is_text = "depcache_paths" in custom_params
+    with counting_rejections():
+        if not is_text:
+            parse_wire(custom_params)  # so that the reason is ours where something is missing
+            require_ids(request.input_ids)
+        elif request.input_ids is None:
+            _refuse_long(serving, request)
+    if not is_text or request.input_ids is not None:
+        return original(serving, request, *args, **kwargs)
+    _defer_encode(serving.tokenizer_manager.tokenizer)
+    token = _deferred.set([])
     try:
         processed = original(serving, request, *args, **kwargs)
-        recorded = _recorded.get() or []
+        texts = _deferred.get() or []
     finally:
-        _recorded.reset(token)
-    rendered = processed.prompt_ids
-    if isinstance(rendered, list):
-        # The template's text is the one whose ids begin the prompt; what SGLang appended to
-        # them (the beginning of an answer to be continued) goes behind the task.
-        text, ids = next(
-            (text, ids) for text, ids in reversed(recorded) if rendered[: len(ids)] == ids
+        _deferred.reset(token)
+    # What SGLang appended, the beginning of an answer to be continued, goes behind the task.
+    ids = list(processed.prompt_ids)
+    if ids[:1] != [_PLACEHOLDER]:
+        raise PromptError(
+            "this model's chats are encoded in a way that depcache_paths cannot go through: send "
+            "input_ids with segments"
         )
-        suffix = rendered[len(ids) :]
-    else:
-        text, suffix = rendered or processed.prompt, []
-    with counting_rejections():
-        input_ids, params = text_to_ids(text, wire, tokenizer, add_special_tokens=False)
-    others = {k: v for k, v in request.custom_params.items() if not k.startswith(PREFIX)}
-    request.custom_params = {**others, **params}
-    processed.prompt_ids = input_ids + suffix
+    processed.prompt_ids = chat = RenderedChat(texts[0])
+    chat.suffix = ids[1:]
     return processed
 
 
-def _record_encode(tokenizer: Any) -> None:
-    """Let `tokenizer.encode` remember what it encoded while a chat is being converted."""
-    if getattr(tokenizer, "_depcache_records", False):
+def _refuse_long(serving: Any, request: Any) -> None:
+    manager = serving.tokenizer_manager
+    texts = [request.custom_params["depcache_paths"]]
+    for message in request.messages:
+        content = getattr(message, "content", None) or ""
+        texts += (
+            [content] if isinstance(content, str) else [getattr(p, "text", "") for p in content]
+        )
+    for text in texts:
+        if isinstance(text, str):
+            refuse_long_text(text, manager.context_len - manager.num_reserved_tokens)
+
+
+def _defer_encode(tokenizer: Any) -> None:
+    """Let `tokenizer.encode` keep the first text of a chat in text form instead of encoding it.
+
+    The flat text of a graph is long, and its tokens would be thrown away.
+    """
+    if getattr(tokenizer, "_depcache_defers", False):
         return
     encode = tokenizer.encode
 
-    def recording_encode(text: Any, *args: Any, **kwargs: Any) -> Any:
-        ids = encode(text, *args, **kwargs)
-        recorded = _recorded.get()
-        if recorded is not None and isinstance(text, str):
-            recorded.append((text, list(ids)))
-        return ids
+    def deferring_encode(text: Any, *args: Any, **kwargs: Any) -> Any:
+        texts = _deferred.get()
+        if texts is None or texts or not isinstance(text, str):
+            return encode(text, *args, **kwargs)
+        texts.append(text)
+        return [_PLACEHOLDER]
 
-    tokenizer.encode = recording_encode
-    tokenizer._depcache_records = True
+    tokenizer.encode = deferring_encode
+    tokenizer._depcache_defers = True
 
 
 def report_in_reply(

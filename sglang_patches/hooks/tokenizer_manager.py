@@ -2,8 +2,10 @@
 """Hooks on the tokenizer manager: text form to ids, early refusal, and the reply's report.
 
 Why: dependency data must be checked where an error is still an HTTP 400 of that request
-alone, a prompt in text form needs the server's tokenizer, and what the scheduler says about
-reuse arrives as a per-token list that no client expects.
+alone, a prompt in text form needs the server's tokenizer, an extra key must not pass for a
+tenant's salt, a list meant for a batch ends the scheduler where it reaches it for one prompt
+(`logprob_start_len: [-1]`, without DepCache too), and what the scheduler says about reuse arrives
+as a per-token list that no client expects.
 Unnecessary when SGLang lets plugins validate requests and add to a reply's meta info.
 """
 
@@ -13,36 +15,45 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from sglang_patches.inbound import convert_text, has_dependencies, validate_ids
+from depcache.errors import PromptError
+from sglang_patches.inbound import has_dependencies, prepare, refuse_lists
 from sglang_patches.outbound import collect
 from sglang_patches.rejections import counting_rejections
 from sglang_patches.request_state import ATTRIBUTE
+from sglang_patches.tenants import seal
 
 
 async def tokenize_dependencies(original: Callable[..., Any], manager: Any, obj: Any) -> Any:
-    """Before SGLang tokenizes and checks lengths: replace text form by ids."""
-    if has_dependencies(obj):
-        # In a thread: a large graph takes a while, and the event loop serves everybody.
-        with counting_rejections():
-            await asyncio.to_thread(convert_text, obj, manager.tokenizer)
-    return await original(manager, obj)
+    """Before SGLang tokenizes and checks lengths: text form to ids, and whatever can be wrong."""
+    if not has_dependencies(obj):
+        return await original(manager, obj)
+    # In a thread: a large graph takes a while, and the event loop serves everybody.
+    with counting_rejections():
+        await asyncio.to_thread(prepare, obj, manager)
+        try:
+            return await original(manager, obj)
+        except TypeError as error:  # of a sampling parameter that SGLang does not know
+            raise PromptError(f"sampling_params cannot be read: {error}; leave it out") from error
 
 
-def check_dependencies(
-    manager: Any,
-    obj: Any,
-    input_text: Any,
-    input_ids: Any,
-    *args: Any,
-    **kwargs: Any,
+async def tokenize_one_by_one(
+    original: Callable[..., Any], manager: Any, batch_size: int, obj: Any
+) -> Any:
+    """A batch whose texts SGLang would encode together has none where trees stand in it."""
+    prompts = [obj[i] for i in range(batch_size)]
+    if not any(map(has_dependencies, prompts)):
+        return await original(manager, batch_size, obj)
+    return [await manager._tokenize_one_request(prompt) for prompt in prompts]
+
+
+def check_last(
+    manager: Any, obj: Any, *args: Any, **kwargs: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The last stop before the scheduler, on every way through the tokenizer manager."""
     if obj.__class__.__name__ == "GenerateReqInput":
-        with counting_rejections():
-            if convert_text(obj, manager.tokenizer):  # a batch that was tokenized as a whole
-                input_ids = obj.input_ids
-            validate_ids(obj, input_ids, manager.model_config)
-    return (manager, obj, input_text, input_ids, *args), kwargs
+        refuse_lists(obj)
+        obj.extra_key = seal(obj.extra_key)
+    return (manager, obj, *args), kwargs
 
 
 async def unwrap_report(
@@ -67,6 +78,7 @@ async def unwrap_report(
 _MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
 HOOKS = {
     f"{_MANAGER}._tokenize_one_request": ("AROUND", tokenize_dependencies),
-    f"{_MANAGER}._create_tokenized_object": ("BEFORE", check_dependencies),
+    f"{_MANAGER}._batch_tokenize_and_process": ("AROUND", tokenize_one_by_one),
+    f"{_MANAGER}._create_tokenized_object": ("BEFORE", check_last),
     f"{_MANAGER}._wait_one_response": ("AROUND", unwrap_report),
 }

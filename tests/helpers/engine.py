@@ -12,12 +12,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tests.helpers.ends import SLOWEST_S
 from tests.helpers.forked import end_processes, forked_processes
 from tests.helpers.prompts import TreePrompt
 
 TOP_LOGPROBS = 5
-FLUSH_DEADLINE_S = 20.0
-ANSWER_DEADLINE_S = 120.0
 
 _ARGUMENTS: dict[str, Any] = {
     "device": "cpu",
@@ -31,6 +30,7 @@ _ARGUMENTS: dict[str, Any] = {
     "max_running_requests": 16,
     "page_size": 1,
     "log_level": "warning",
+    "watchdog_timeout": SLOWEST_S,
 }
 
 # Every step checks that free + cached + in flight is all of the pool, and a leak ends the
@@ -130,21 +130,21 @@ class RunningEngine:
         """The answer to one prompt."""
         return self.run(self.answer(prompt, num_new, **options))
 
-    def run(self, work: Awaitable[Any], deadline_s: float = ANSWER_DEADLINE_S) -> Any:
-        """The result of an awaitable. EngineDiedError, or TimeoutError after the deadline."""
-        return self.engine.loop.run_until_complete(self._guard(work, deadline_s))
+    def run(self, work: Awaitable[Any]) -> Any:
+        """The result of an awaitable. EngineDiedError; TimeoutError if none comes."""
+        return self.engine.loop.run_until_complete(self._guard(work))
 
-    async def _guard(self, work: Awaitable[Any], deadline_s: float) -> Any:
+    async def _guard(self, work: Awaitable[Any]) -> Any:
         task = asyncio.ensure_future(work)
         died = asyncio.ensure_future(self._died.wait())
-        await asyncio.wait({task, died}, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, died}, timeout=SLOWEST_S, return_when=asyncio.FIRST_COMPLETED)
         died.cancel()
         if task.done():
             return task.result()
         task.cancel()
         if self._died.is_set():
             raise EngineDiedError("the engine ended")
-        raise TimeoutError(f"no answer within {deadline_s} s")
+        raise TimeoutError(f"no answer within {SLOWEST_S} s")
 
     def ask_raw(self, tokens: list[int], sampling_params: dict[str, Any]) -> Any:
         """What the engine says to these sampling parameters, greedy unless they say otherwise."""
@@ -180,7 +180,7 @@ class RunningEngine:
     def flush(self) -> None:
         """Empty the cache, as soon as the engine has nothing left to do."""
         manager = self.engine.tokenizer_manager
-        result = self.run(manager.flush_cache(timeout_s=FLUSH_DEADLINE_S))
+        result = self.run(manager.flush_cache(timeout_s=SLOWEST_S))
         assert result.success, f"the engine did not come to rest: {result.message}"
 
     def load_weights(self, folder: Path) -> None:
@@ -199,7 +199,7 @@ class RunningEngine:
 
     def check_conservation(self) -> dict[str, Any]:
         """Nothing runs, so every slot is free or cached, and nothing is held. Returns the state."""
-        deadline = time.monotonic() + FLUSH_DEADLINE_S
+        deadline = time.monotonic() + SLOWEST_S
         while (state := self.cache_state())["locked_tokens"] or state["private_tokens"]:
             assert time.monotonic() < deadline, f"slots are held though nothing runs: {state}"
             time.sleep(0.05)

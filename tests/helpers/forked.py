@@ -18,6 +18,8 @@ from unittest.mock import patch
 
 import psutil
 
+from tests.helpers.ends import SLOWEST_S
+
 _IMPORTED = [
     "sglang.srt.managers.scheduler",
     "sglang.srt.managers.detokenizer_manager",
@@ -59,7 +61,7 @@ def end_processes(*_: Any, **__: Any) -> None:
     while _made:
         process = _made.pop()
         if process.pid is not None:
-            kill_process_tree(process.pid, wait_timeout=60)
+            kill_process_tree(process.pid, wait_timeout=int(SLOWEST_S))
             process.join()
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import httpx
 
-START_DEADLINE_S = 180.0
-STOP_DEADLINE_S = 20.0
+from tests.helpers.ends import SLOWEST_S
+
+STOP_S = 120.0  # for its tiers to close; then it is killed
 
 _FLAGS = [
     *("--device", "cpu"),
@@ -28,6 +29,8 @@ _FLAGS = [
     *("--max-total-tokens", "8192"),
     *("--host", "127.0.0.1"),
     *("--log-level", "warning"),
+    # SGLang ends a server whose scheduler makes no step for so long; its default is 300 seconds.
+    *("--watchdog-timeout", str(SLOWEST_S)),
     "--disable-cuda-graph",
     "--enable-cache-report",
     "--skip-server-warmup",
@@ -54,6 +57,8 @@ def start_server(
         "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
         "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "1",
         "DEPCACHE_CPU_THREADS": "1",
+        # Else a connection is closed after five idle seconds, perhaps while it is being used again.
+        "SGLANG_TIMEOUT_KEEP_ALIVE": str(int(SLOWEST_S)),
         **(environment or {}),
     }
     with log.open("wb") as output:
@@ -61,7 +66,7 @@ def start_server(
             command, env=variables, stdout=output, stderr=output, start_new_session=True
         )
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=SLOWEST_S) as client:
                 _wait_until_ready(process, client, log)
                 yield client
         finally:
@@ -69,10 +74,10 @@ def start_server(
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], client: httpx.Client, log: Path) -> None:
-    deadline = time.monotonic() + START_DEADLINE_S
+    deadline = time.monotonic() + SLOWEST_S
     while True:
         try:
-            if client.get("/health", timeout=5).status_code == 200:
+            if client.get("/health").status_code == 200:
                 return
         except httpx.HTTPError:
             pass
@@ -86,7 +91,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     """End the server and the scheduler and detokenizer that it started."""
     try:
         os.killpg(process.pid, signal.SIGTERM)
-        process.wait(STOP_DEADLINE_S)
+        process.wait(STOP_S)
     except subprocess.TimeoutExpired:
         pass
     finally:

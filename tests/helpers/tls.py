@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.helpers.ends import SLOWEST_S
+
 
 def make_certificate(folder: Path, host: str) -> tuple[Path, Path]:
     """PEM files: a certificate of `host` that signs itself, and its key."""
@@ -69,7 +71,7 @@ def start_tls_relay(port: int, certificate: Path, key: Path) -> Iterator[int]:
                 back = threading.Thread(target=pump, args=(server, client), daemon=True)
                 back.start()
                 pump(client, server)
-                back.join(5)
+                back.join(SLOWEST_S)
         except OSError:
             raw.close()  # the client did not like our certificate, or spoke no TLS
 

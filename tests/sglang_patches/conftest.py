@@ -15,6 +15,7 @@ from depcache.prompt.nodes import DepPrompt
 from tests.helpers.server import start_server
 
 ADMIN_KEY = "the-admin-key"
+FLAGS = ["--admin-api-key", ADMIN_KEY, "--grammar-backend", "outlines"]
 
 
 @dataclass(frozen=True)
@@ -41,5 +42,5 @@ def served(
 
     model = model_path("llama_gqa")
     log = tmp_path_factory.mktemp("server") / "log.txt"
-    with start_server(model, "--admin-api-key", ADMIN_KEY, log=log) as client:
+    with start_server(model, *FLAGS, log=log) as client:
         yield Served(client, AutoTokenizer.from_pretrained(model))

@@ -23,10 +23,11 @@ from sglang_patches.metrics import (
 )
 from sglang_patches.request_state import POOL_TOO_SMALL
 from sglang_patches.version import installed_version
+from tests.helpers.ends import SLOWEST_S
 from tests.helpers.server import start_server
 from tests.sglang_patches.conftest import ADMIN_KEY, Served
 
-pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.sglang
 
 REPOSITORY = Path(__file__).parents[2]
 POOL_TOKENS = 700
@@ -203,13 +204,15 @@ def test_tiers_are_measured_as_the_stats_tell_them_and_counters_never_fall(
     for tier in ("device", "host"):
         for name, key in names.items():
             assert value(last, name, tier=tier) == tiers[tier][key] > 0
-        # It was evicted while this test ran, from what this module put there.
-        assert 0 <= tiers[tier]["age"]["last_s"] < 600
-        assert 0 <= tiers[tier]["age"]["mean_s"] < 600
+        # In seconds: what this module put there was evicted while this test ran, within a day.
+        assert 0 <= tiers[tier]["age"]["last_s"] < 86_400
+        assert 0 <= tiers[tier]["age"]["mean_s"] < 86_400
     for reason, number in tiers["host"]["dropped_nodes"].items():
         assert value(last, "tier_dropped_total", tier="host", reason=reason) == number
 
-    measured.client.post("/depcache/flush", headers={"Authorization": f"Bearer {ADMIN_KEY}"})
+    measured.client.post(
+        f"/depcache/flush?timeout={SLOWEST_S}", headers={"Authorization": f"Bearer {ADMIN_KEY}"}
+    )
     seen.append(read(measured))
     assert value(seen[-1], "resident_tokens", tier="device") == 0
     assert value(seen[-1], "resident_nodes", tier="host") == 0
@@ -268,7 +271,7 @@ def test_a_request_is_one_line_in_the_debug_log(measured: Served, log: Path) -> 
     sampling = {"max_new_tokens": 1, "custom_params": params}
     body = {"input_ids": ids, "sampling_params": sampling, "rid": "the-request"}
     report = measured.post("/generate", body).json()["meta_info"]["depcache"]
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + SLOWEST_S
     while True:
         lines = [line for line in log.read_text().splitlines() if "rid=the-request layout" in line]
         if lines or time.monotonic() > deadline:

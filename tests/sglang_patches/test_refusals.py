@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from depcache.errors import ConfigError
+from tests.helpers.ends import SLOWEST_S
 
 pytestmark = pytest.mark.sglang
 
@@ -65,6 +66,61 @@ def test_a_disk_tier_needs_a_host_tier_and_one_rank(monkeypatch: pytest.MonkeyPa
     assert "--tp-size 2" in reason
 
 
+UNTRIED = {
+    "ranks": ({"tp_size": 2}, {}, "--tp-size 2"),
+    "adapters": ({"enable_lora": True}, {}, "LoRA"),
+    "adapters by path": ({"enable_lora": None, "lora_paths": ["a=b"]}, {}, "LoRA"),
+    "mooncake": ({}, {"DISK_BACKEND": "mooncake"}, "disk_backend 'mooncake'"),
+    "simm": ({}, {"DISK_BACKEND": "simm"}, "disk_backend 'simm'"),
+    "mori": ({}, {"DISK_BACKEND": "mori"}, "disk_backend 'mori'"),
+}
+
+
+@pytest.mark.parametrize("case", UNTRIED)
+def test_what_was_never_run_needs_a_word_of_the_user(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sglang_patches.refusals import find_refusals
+
+    arguments, variables, named = UNTRIED[case]
+    for name, value in variables.items():
+        monkeypatch.setenv(f"DEPCACHE_{name}", value)
+        monkeypatch.setenv("DEPCACHE_HOST_GB", "1")
+        monkeypatch.setenv("DEPCACHE_DISK_GB", "1")
+    given = SimpleNamespace(**BASE, **arguments)
+    (reason,) = find_refusals(given)
+    assert reason.startswith(named)
+    assert "has never been run with DepCache: set experimental to try it, or " in reason
+    monkeypatch.setenv("DEPCACHE_EXPERIMENTAL", "1")
+    assert find_refusals(given) == []
+
+
+def test_a_storage_that_nothing_is_kept_in_needs_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang_patches.refusals import find_refusals
+
+    monkeypatch.setenv("DEPCACHE_DISK_BACKEND", "mooncake")
+    assert find_refusals(SimpleNamespace(**BASE, enable_lora=False, lora_paths=["a=b"])) == []
+
+
+@pytest.mark.parametrize("experimental", ["0", "1"])
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [({"tp_size": 2}, "--tp-size 2"), ({"enable_lora": True}, "LoRA")],
+)
+def test_some_things_never_go_with_a_disk_tier(
+    arguments: dict[str, object], named: str, experimental: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New adapter weights at an old path have the name of the old ones, and would get their KV."""
+    from sglang_patches.refusals import find_refusals
+
+    monkeypatch.setenv("DEPCACHE_HOST_GB", "1")
+    monkeypatch.setenv("DEPCACHE_DISK_GB", "1")
+    monkeypatch.setenv("DEPCACHE_EXPERIMENTAL", experimental)
+    (reason,) = find_refusals(SimpleNamespace(**BASE, **arguments))
+    assert reason.startswith(f"disk_gb 1 with {named}")
+    assert "leave one of them out" in reason
+
+
 def test_supported_arguments_are_not_refused() -> None:
     from sglang_patches.refusals import find_refusals
 
@@ -97,7 +153,7 @@ def test_every_refused_argument_exists_in_this_sglang() -> None:
     from sglang_patches.refusals import _MUST_BE
 
     known = {field.name for field in dataclasses.fields(ServerArgs)}
-    assert {name for name, *_ in _MUST_BE} <= known
+    assert {name for name, *_ in _MUST_BE} | {"tp_size", "enable_lora", "lora_paths"} <= known
 
 
 def test_a_forbidden_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +202,22 @@ def test_the_server_stops_at_once_and_says_why(model_path: Callable[[str], Path]
         *("--model-path", str(model_path("llama_gqa")), "--attention-backend", "torch_native"),
         *("--radix-cache-backend", "depcache", "--page-size", "16"),
     ]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=SLOWEST_S)
     assert result.returncode != 0
     assert "--page-size 16 is not supported" in result.stderr
+
+
+def test_adapters_cannot_be_loaded_into_a_server_that_began_without() -> None:
+    """`/load_lora_adapter` would be a way around the refusal at start."""
+    import asyncio
+
+    from sglang.srt.managers.io_struct import LoadLoRAAdapterReqInput
+    from sglang.srt.managers.tokenizer_control_mixin import TokenizerControlMixin
+
+    front = SimpleNamespace(
+        server_args=SimpleNamespace(enable_lora=False), auto_create_handle_loop=lambda: None
+    )
+    asked = LoadLoRAAdapterReqInput(lora_name="a", lora_path="/b")
+    given = asyncio.run(TokenizerControlMixin.load_lora_adapter(front, asked))  # pyright: ignore
+    assert not given.success
+    assert "LoRA is not enabled" in str(given.error_message)

@@ -31,6 +31,7 @@ from sglang_patches.tiers.fingerprint import Fingerprint
 from sglang_patches.tiers.host import HostTier
 from sglang_patches.tiers.host_pool import row_shape
 from sglang_patches.tiers.value import Entry
+from tests.helpers.ends import SLOWEST_S
 from tests.sglang_patches.tiers.backends import BEHAVIOUR, Behaviour
 from tests.sglang_patches.tiers.make import bits, make_pool
 
@@ -84,7 +85,12 @@ class World:
             "depcache_folder": str(self.folder / "values"),
         }
         tier = DiskTier(
-            print_of_pool, self.folder, self.disk_bytes, backend="dynamic", backend_config=config
+            print_of_pool,
+            self.folder,
+            self.disk_bytes,
+            backend="dynamic",
+            backend_config=config,
+            deadline_s=SLOWEST_S,
         )
         write_policy = self.rng.choice(["write_back", "write_through_selective", "write_through"])
         self.disk = DiskCache(self.tree, self.host, tier, bandwidth, write_policy)

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.helpers.ends import SLOWEST_S
+
 pytestmark = pytest.mark.sglang
 
 PROGRAM = """
@@ -35,7 +37,7 @@ def run(before: str = "", after: str = "", **variables: str) -> tuple[dict, dict
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=SLOWEST_S,
         env={**os.environ, **variables},
     )
     assert result.returncode == 0, result.stderr[-2000:]

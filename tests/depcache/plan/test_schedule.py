@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from depcache.cache import KVTree
 from depcache.errors import ConfigError
 from depcache.plan import SegmentTable, plan_request
-from depcache.plan.schedule import SCHEDULERS, count_held_tokens, make_scheduler
+from depcache.plan.schedule import SCHEDULERS, make_scheduler
 from depcache.prompt.forest import Forest
 from tests.depcache.plan.test_segments import make_table
 from tests.helpers.prompts import TreePrompt
@@ -161,21 +161,6 @@ def test_the_front_is_what_counting_everything_would_take(
         scheduler.start(best, matched if tells else None)
         scheduler.finish(best)
         tree.evict(evicted.pop(0))
-
-
-@settings(max_examples=150, deadline=None)
-@given(served=st.lists(tree_prompts, max_size=5), prompt=tree_prompts)
-def test_held_tokens_are_those_that_a_plan_finds(
-    served: list[TreePrompt], prompt: TreePrompt
-) -> None:
-    tree = KVTree()
-    for other in served:
-        serve(tree, make_table(other))
-    table = make_table(prompt)
-    num_nodes = tree.num_nodes
-    num_held = count_held_tokens(tree.root(NAMESPACE), table)
-    assert tree.num_nodes == num_nodes  # nothing was split
-    assert num_held == plan_request(tree, tree.root(NAMESPACE), table).num_hits
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose KV it is: salt, extra key and adapter as one value that is equal only where all three are.
+
+SGLang joins a chat's `cache_salt` and `extra_key`, and then the adapter's id, without anything in
+between: a tenant "al" who may choose "ice" would read what tenant "alice" has cached. So the two
+are joined here, with the length of the first in front, and the adapter is taken off again.
+
+    salt    extra key    tenant
+    -       -            None: what everybody shares
+    -       k            k
+    s       k or -       MARK, length of s, ":", s, k
+    -       MARK...      MARK, MARK...: nobody can write a salt into an extra key
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from depcache.errors import PromptError, shorten
+
+MARK = "\x1f"
+
+Namespace = tuple[str | None, ...]
+"""Tenant, position layout, and the adapter's id where there is one."""
+
+
+class TenantKey(str):
+    """An `extra_key` that holds its salt. Made here, never by a client's JSON."""
+
+    __slots__ = ()
+
+
+def join(salt: Any, extra_key: Any) -> TenantKey | None:
+    """The tenant of a request, None for none. Raises PromptError for what is no text.
+
+    An empty salt or key counts as none, as in SGLang.
+    """
+    for name, value in (("cache_salt", salt), ("extra_key", extra_key)):
+        if value is not None and not isinstance(value, str):
+            raise PromptError(f"{name} is {shorten(value)}: send one text, or leave it out")
+    key = extra_key or ""
+    if salt:
+        return TenantKey(f"{MARK}{len(salt)}:{salt}{key}")
+    if not key:
+        return None
+    return TenantKey(MARK + key if key.startswith(MARK) else key)
+
+
+def seal(extra_key: Any) -> str | None:
+    """What goes to the scheduler for the `extra_key` of a request on its last stop before it."""
+    tenant = extra_key if isinstance(extra_key, TenantKey) else join(None, extra_key)
+    return None if tenant is None else str(tenant)
+
+
+def namespace_of(req: Any, layout: str = "tree") -> Namespace:
+    """Where a request's KV is cached; plain prompts with those of the layout that is exact.
+
+    req  SGLang's Req, whose `extra_key` ends in the adapter's id
+    """
+    if req.lora_id is None:
+        return (req.extra_key, layout)
+    return (req.extra_key.removesuffix(req.lora_id) or None, layout, req.lora_id)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A look says what a match would find, in every tier, and leaves the tree as it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from depcache.cache import KVTree, LowerCopies
+from depcache.cache.invariants import check_tree
+from depcache.plan import SegmentTable, look_up, match_segments, plan_request
+from depcache.plan.match import Tier
+from tests.depcache.plan.test_request import make_table
+from tests.helpers.prompts import TreePrompt
+from tests.helpers.strategies import prompts
+
+NAMESPACE = "a tenant"
+
+
+class TieredTree:
+    """A tree that served prompts, parts of which have left the device since."""
+
+    def __init__(self) -> None:
+        self.tree = KVTree()
+        self.lower = [
+            LowerCopies(self.tree, "host"),
+            LowerCopies(self.tree, "disk", cut=lambda copy, at: (copy, copy)),
+        ]
+        self.num_slots = 0
+        self.tree.demote = self._demote
+        self.draws = iter(())
+
+    def _demote(self, victims: list) -> None:
+        """Copies in host memory, on disk, in both or none, as drawn."""
+        for node, slots in victims:
+            kind = next(self.draws, 3)
+            for number, copies in enumerate(self.lower):
+                if kind & 1 << number and getattr(node, copies.tier) is None:
+                    copies.add(node, slots if number == 0 else "a value")
+
+    def serve(self, table: SegmentTable) -> None:
+        root = self.tree.root(NAMESPACE)
+        plan = plan_request(self.tree, root, table, allow_load=False)
+        ends = list(plan.ends)
+        for segment, parent in enumerate(table.parents):
+            above = ends[parent] if parent >= 0 else self.tree.root(NAMESPACE)
+            node = ends[segment] or above
+            assert node is not None
+            start, stop = table.starts[segment] + plan.matched[segment], table.stops[segment]
+            slots = np.arange(self.num_slots, self.num_slots + stop - start)
+            self.num_slots += stop - start
+            home = table.placed[segment] + plan.matched[segment]
+            key = table.key[start * 4 : stop * 4]
+            ends[segment] = self.tree.insert(node, key, slots, home).node
+
+    def shape(self) -> list:
+        return [
+            (node.key, node.home, node.slots is None, node.host is None, node.disk)
+            for node in self.tree.nodes()
+        ]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    served=st.lists(prompts(), max_size=4),
+    num_evicted=st.integers(0, 40),
+    draws=st.lists(st.integers(0, 3), max_size=40),
+    prompt=prompts(),
+    lowest=st.sampled_from(["device", "host", "disk"]),
+)
+def test_a_look_counts_what_a_match_finds_and_splits_nothing(
+    served: list[TreePrompt],
+    num_evicted: int,
+    draws: list[int],
+    prompt: TreePrompt,
+    lowest: Tier,
+) -> None:
+    made = TieredTree()
+    for other in served:
+        made.serve(make_table(other))
+    made.draws = iter(draws)
+    made.tree.evict(num_evicted)
+    check_tree(made.tree)
+    table = make_table(prompt)
+
+    before = made.shape()
+    look = look_up(made.tree.root(NAMESPACE), table, lowest=lowest)
+    assert made.shape() == before
+
+    match = match_segments(made.tree, made.tree.root(NAMESPACE), table, lowest=lowest)
+    assert look.matched == match.matched
+    placed = [node.home == at for node, at in zip(match.nodes, match.placed, strict=True)]
+    sizes = [node.num_tokens for node in match.nodes]
+    assert look.shared == sum(n for n, is_placed in zip(sizes, placed, strict=True) if is_placed)
+    assert look.shifted == sum(sizes) - look.shared
+    assert look.in_host == sum(node.num_tokens for node in match.in_host)
+    assert look.on_disk == sum(node.num_tokens for node in match.on_disk)
+    assert look.num_cached == sum(look.matched)
+    # The match has split the nodes it ended in, and left the lower halves to those looked at.
+    for parts, whole in ((match.in_host, look.host_nodes), (match.on_disk, look.disk_nodes)):
+        assert len(set(whole)) == len(whole)
+        above = {up for node in whole for up in KVTree.path(node)}
+        assert set(parts) <= above
+
+
+def test_nobody_knows_of_a_root_that_was_only_looked_at() -> None:
+    tree = KVTree()
+    table = SegmentTable.of_plain_prompt(np.array([1, 2, 3]))
+    for number in range(3):
+        assert look_up(tree.root(f"tenant {number}"), table).num_cached == 0
+    assert tree.namespaces() == []
+    tree.insert(tree.root("tenant 1"), table.key, np.arange(3), 0)
+    assert tree.namespaces() == ["tenant 1"]
+    assert look_up(tree.root("tenant 1"), table).shared == 3
+    assert look_up(tree.root("tenant 2"), table).shared == 0
+    tree.evict(3)
+    assert tree.namespaces() == []
+
+
+def test_two_who_look_at_once_do_not_make_two_trees() -> None:
+    tree = KVTree()
+    first, second = tree.root("a"), tree.root("a")
+    table = SegmentTable.of_plain_prompt(np.array([1, 2, 3]))
+    tree.insert(second, table.key, np.arange(3), 0)
+    with pytest.raises(ValueError, match="ask anew"):
+        tree.insert(first, table.key, np.arange(3), 0)
+    check_tree(tree)
