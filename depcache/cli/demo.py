@@ -26,7 +26,7 @@ from depcache.demo.table import NOISE, TITLES, make_samples, make_table, make_ve
 from depcache.graph.retrieval import Retriever
 from depcache.tiny.models import TINY_NAME
 
-READY_S = 300.0
+READY_S = 1800.0  # one that ends is noticed at once
 # Enough for the whole sample in either cache: the demo compares reuse, not eviction.
 POOL_TOKENS = 65536
 MAX_TOKENS_RANDOM = 8

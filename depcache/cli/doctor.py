@@ -18,12 +18,16 @@ from depcache.cli.launch import find_gpu
 from depcache.client.client import Client
 from depcache.config import load_config
 from depcache.errors import ConfigError, DepCacheError, shorten
+from depcache.gpu_checks import why_unchecked
 
 State = Literal["ok", "note", "problem"]
 
 MIN_PYTHON = (3, 12)
 SERVER_PACKAGES = ("sglang", "torch", "transformers")
-CLIENT_PACKAGES = ("depcache", "numpy", "pydantic", "httpx", "networkx", "typer", "rich")
+CLIENT_PACKAGES = (
+    *("depcache", "cachetools", "httpx", "networkx", "numpy", "pydantic", "pydantic-settings"),
+    *("pyyaml", "rich", "typer"),
+)
 ENTRY_POINT_GROUPS = ("sglang.srt.plugins", "sglang.srt.platforms")
 VERIFY_TIMEOUT_S = 300.0  # a first import of SGLang on a cold disk
 
@@ -41,20 +45,33 @@ class Check:
     advice: str = ""
 
 
-def run_checks(server_url: str | None = None, api_key: str | None = None) -> list[Check]:
-    """All checks in order. With `server_url`, SGLang need not be installed here as well."""
-    checks = [_check_python(), _check_platform(), _check_device()]
-    checks += [_check_package(name, "problem", INSTALL_CLIENT) for name in CLIENT_PACKAGES]
-    missing: State = "note" if server_url else "problem"
-    has_server = installed_version("sglang") is not None
-    advice = f"{INSTALL_SERVER} (needed where the server runs)"
-    checks += [_check_package(name, missing, advice) for name in SERVER_PACKAGES]
-    if has_server:
-        checks += [_check_entry_points(), *check_seams(inspect_plugin())]
-    checks.append(_check_config())
+def run_checks(
+    server_url: str | None = None, api_key: str | None = None, *, is_client: bool = False
+) -> list[Check]:
+    """All checks in order. With `server_url`, SGLang need not be installed here as well.
+
+    is_client  leave out what only a machine that serves needs
+    """
+    packages = [_check_package(name, "problem", INSTALL_CLIENT) for name in CLIENT_PACKAGES]
+    if is_client:
+        checks = [_check_python(), *packages]
+    else:
+        checks = [_check_python(), _check_platform(), _check_device(), *_check_gpu(), *packages]
+        checks += _check_server_side(server_url)
     if server_url:
         checks += check_server(server_url, api_key)
     return checks
+
+
+def _check_server_side(server_url: str | None) -> list[Check]:
+    """What a server needs on its own machine."""
+    missing: State = "note" if server_url else "problem"
+    has_server = installed_version("sglang") is not None
+    advice = f"{INSTALL_SERVER} (needed where the server runs)"
+    checks = [_check_package(name, missing, advice) for name in SERVER_PACKAGES]
+    if has_server:
+        checks += [_check_entry_points(), *check_seams(inspect_plugin())]
+    return [*checks, _check_config()]
 
 
 def is_healthy(checks: list[Check]) -> bool:
@@ -159,6 +176,12 @@ def _check_device() -> Check:
     if not find_gpu():
         return Check("device", "ok", f"CPU with {cores} cores: fine for small models and tests")
     return Check("device", "ok", _gpu_names() or f"GPU, and a CPU with {cores} cores")
+
+
+def _check_gpu() -> list[Check]:
+    why = why_unchecked() if find_gpu() else None
+    advice = "run the checks there in their order, and write down what came out"
+    return [] if why is None else [Check("gpu", "note", why, advice)]
 
 
 def _gpu_names() -> str | None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import time
 from collections.abc import Iterable, Iterator
@@ -29,6 +28,7 @@ from depcache.client.client import DEFAULT_URL as DEFAULT_SERVER
 from depcache.errors import ConfigError, PromptError
 from depcache.graph.stores import DEFAULT_URL as DEFAULT_GRAPH
 from depcache.graph.stores import open_store
+from depcache.text_file import open_bytes, reading
 
 if TYPE_CHECKING:
     from depcache.graph.triples import Skipped
@@ -332,7 +332,7 @@ def _read_documents(files: list[Path]) -> Iterator[tuple[str, str]]:
             try:
                 row = json.loads(line)
                 yield str(row.get("title") or row.get("id") or f"{file.name}:{number}"), row["text"]
-            except (ValueError, AttributeError, LookupError) as error:
+            except (ValueError, RecursionError, AttributeError, LookupError) as error:
                 raise PromptError(
                     f"line {number} of {str(file)!r} is no document: "
                     'write {"title": ..., "text": ...}'
@@ -344,19 +344,15 @@ def _count_lines(file: Path) -> int | None:
     if file.suffix.lower() == ".graphml":
         return None
     try:
-        with gzip.open(file, "rb") if file.suffix.lower() == ".gz" else file.open("rb") as lines:
+        with reading(file), open_bytes(file) as lines:
             return sum(1 for _ in lines)
-    except (OSError, EOFError):
-        return None  # reading the triples will say what is wrong
+    except PromptError:
+        return None  # reading the triples will say it
 
 
 def _read_aliases(file: Path) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PromptError(f"cannot read {str(file)!r} ({error}): check the path") from error
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(read_text(file).split("\n"), 1):
         entity, tab, alias = line.rstrip("\r").partition("\t")
         if line.strip() and not (tab and entity.strip() and alias.strip()):
             raise ConfigError(

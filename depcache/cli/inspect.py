@@ -118,7 +118,7 @@ def read_paths_file(text: str) -> list[Any]:
         if stripped.startswith(("[", "{")):
             # Not splitlines: a name may hold U+2028.
             return [json.loads(line) for line in stripped.split("\n") if line.strip()]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PromptError(f"the file with paths is no JSON ({error}): correct it") from error
     lines = (line.removesuffix("\r") for line in stripped.split("\n"))
     rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
@@ -129,7 +129,7 @@ def read_body(text: str) -> dict[str, Any]:
     """A request body; PromptError when it is no JSON object."""
     try:
         body = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PromptError(f"the body is no JSON ({error}): correct it") from error
     if not isinstance(body, dict):
         raise PromptError(f"the body is {shorten(body)}: send a JSON object")

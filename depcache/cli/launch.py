@@ -10,13 +10,12 @@ import importlib.util
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import yaml
-
-from depcache.errors import ConfigError, shorten
+from depcache.errors import ConfigError
+from depcache.text_file import read_yaml
 from depcache.tiny.models import TINY_NAME, resolve_model
 
 BACKEND_FLAG = "--radix-cache-backend"
@@ -138,8 +137,8 @@ def given_flags(args: Sequence[str]) -> dict[str, str | None]:
         flags[_canonical(name)] = value if equals else after
     path = flags.get("--config")
     if path:
-        for name, value in _read_yaml(path):
-            flags.setdefault(_canonical(f"--{name}"), value)
+        for name, value in read_yaml(path, "--config").items():
+            flags.setdefault(_canonical(f"--{name}"), str(value))
     return flags
 
 
@@ -163,13 +162,3 @@ def require_sglang() -> None:
 def _canonical(name: str) -> str:
     name = "--" + name.removeprefix("--").replace("_", "-")
     return _ALIASES.get(name, name)
-
-
-def _read_yaml(path: str) -> Iterable[tuple[str, str]]:
-    try:
-        data = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"cannot read --config {path!r} ({error}): correct it") from error
-    if not isinstance(data, dict):
-        raise ConfigError(f"--config {path!r} holds {shorten(data)}: write `name: value` lines")
-    return [(str(name), str(value)) for name, value in data.items()]

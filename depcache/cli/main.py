@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+from contextlib import redirect_stdout
 from types import FrameType
 from typing import Annotated
 
@@ -23,6 +25,7 @@ from depcache.cli.output import (
     EXIT_PROBLEM,
     EXIT_TERMINATED,
     JSON_HELP,
+    CheckedOutput,
     exit_code_of,
     make_console,
     make_grid,
@@ -31,7 +34,7 @@ from depcache.cli.output import (
 )
 from depcache.cli.precompute import precompute
 from depcache.cli.serve import serve
-from depcache.errors import DepCacheError
+from depcache.errors import ConfigError, DepCacheError
 
 app = typer.Typer(
     name="depcache",
@@ -66,6 +69,9 @@ def doctor(
     api_key: Annotated[
         str | None, typer.Option(envvar="DEPCACHE_API_KEY", help="Key of that server.")
     ] = None,
+    client: Annotated[
+        bool, typer.Option("--client", help="Only what a machine needs that serves no model.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
 ) -> None:
     """Say what is installed and in place, and what to do where it is not.
@@ -74,7 +80,7 @@ def doctor(
     """
     from depcache.cli.doctor import is_healthy, run_checks, to_json
 
-    checks = run_checks(server, api_key)
+    checks = run_checks(server, api_key, is_client=client)
     if as_json:
         print_json(to_json(checks))
     else:
@@ -115,16 +121,25 @@ def app_main() -> None:
     # So that a server that a command started is stopped with it.
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        app()
+        # A closed stdout (`>&-`) is nobody's mistake: nothing is to be said.
+        with redirect_stdout(CheckedOutput(sys.stdout or open(os.devnull, "w"))) as output:
+            try:
+                app()
+            finally:
+                output.flush()
     except DepCacheError as error:
-        print_error(error)
-        sys.exit(exit_code_of(error))
+        _fail(error)
+    except OSError as error:
+        _fail(ConfigError(f"this cannot be done here ({error}): check paths, rights and room"))
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        # The reader went away (`| head`); there is nobody left to tell.
-        sys.stderr.close()
-        sys.exit(EXIT_PROBLEM)
+
+
+def _fail(error: DepCacheError) -> None:
+    try:
+        print_error(error)
+    finally:  # also where stderr takes nothing
+        sys.exit(exit_code_of(error))
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -4,31 +4,81 @@
 Exit codes
     0    done; for `doctor`: all is in place
     1    `doctor` found a problem
-    2    the call, a prompt or a setting is wrong
+    2    the call, a prompt, a file or a setting is wrong, or the output cannot be written
     3    a server could not be reached, would not start, or failed
     130  interrupted (and 143: terminated)
+    141  nobody reads the output any more (`| head`); nothing is said
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from depcache.errors import ConfigError, DepCacheError, PromptError
+from depcache.text_file import reading
 
 EXIT_PROBLEM = 1
 EXIT_USAGE = 2
 EXIT_SERVER = 3
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
+EXIT_UNREAD = 141  # as a shell says it of a program that SIGPIPE ended
 
 JSON_HELP = "Print JSON for programs instead."
+
+
+class CheckedOutput:
+    """A stream in the place of stdout that ends the command when nothing can be written.
+
+    Quietly if its reader went away (`| head`); else with a ConfigError, a full disk for example.
+    All that prints passes here: our commands, rich, and typer's help.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._checked():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with self._checked():
+            self._stream.flush()
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            self._give_up()
+            sys.exit(EXIT_UNREAD)
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"the output cannot be written ({error}): set PYTHONIOENCODING=utf-8"
+            ) from error
+        except OSError as error:
+            self._give_up()
+            raise ConfigError(
+                f"the output cannot be written ({error.strerror}): send it elsewhere"
+            ) from error
+
+    def _give_up(self) -> None:
+        # What is still in the stream's buffer is written once more at Python's end.
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), self._stream.fileno())
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -60,7 +110,7 @@ def make_progress(console: Console | None = None) -> Progress:
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_error(error: DepCacheError) -> None:
@@ -75,16 +125,14 @@ def exit_code_of(error: DepCacheError) -> int:
 
 def read_text(path: Path) -> str:
     """A file the user named, "-" being stdin; PromptError when it cannot be read."""
-    try:
+    with reading(path):
         return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PromptError(f"cannot read {str(path)!r} ({error}): check the path") from error
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a file the user named, "-" being stdout; ConfigError when it cannot be written."""
     if str(path) == "-":
-        sys.stdout.write(text)
+        print(text, end="")
         return
     try:
         path.write_text(text, encoding="utf-8")

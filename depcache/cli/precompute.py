@@ -152,11 +152,10 @@ def read_system(system: str | None, file: Path | None) -> str:
 
 def read_messages(file: Path) -> list[dict[str, Any]]:
     """The messages of a chat in a JSON file; PromptError when it holds none."""
+    text = read_text(file)
     try:
-        messages = json.loads(read_text(file))
-    except ValueError as error:
-        if isinstance(error, PromptError):
-            raise
+        messages = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise PromptError(f"{str(file)!r} is no JSON ({error}): correct it") from error
     if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
         raise PromptError(f"{str(file)!r} is no list of messages: write [{{'role': ..., ...}}]")

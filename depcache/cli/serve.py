@@ -85,6 +85,14 @@ def serve(
     cpu_threads: Annotated[
         int | None, typer.Option(min=0, help="Threads of the model on a CPU; 0 is every core.")
     ] = None,
+    experimental: Annotated[
+        bool,
+        typer.Option(
+            "--experimental",
+            help="Permit what has never been run with DepCache: --tp-size above 1, LoRA, and the "
+            "disk backends mooncake, simm and mori.",
+        ),
+    ] = False,
     config_file: Annotated[
         str | None, typer.Option("--depcache-config", help="YAML file with DepCache's settings.")
     ] = None,
@@ -127,6 +135,7 @@ def serve(
         "disk_folder": disk_folder,
         "write_policy": write_policy,
         "cpu_threads": cpu_threads,
+        "experimental": experimental or None,
     }
     launch = make_launch(
         args,

@@ -191,7 +191,8 @@ class Client:
     def is_ready(self) -> bool:
         """Whether the server answers and has loaded its model."""
         try:
-            return self._http.get(self.base_url + "/health", timeout=5.0).is_success
+            # SGLang makes a token before it answers, for which it gives itself 20 seconds.
+            return self._http.get(self.base_url + "/health", timeout=30.0).is_success
         except httpx.HTTPError:
             return False
 

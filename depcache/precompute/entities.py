@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from depcache.errors import ConfigError, PromptError, shorten
+from depcache.errors import ConfigError, shorten
 from depcache.graph.base import GraphStore
+from depcache.text_file import read_text
 
 DEFAULT_ENTITIES = "top:1000"
 
@@ -35,9 +36,5 @@ def select_entities(store: GraphStore, wanted: str = DEFAULT_ENTITIES) -> list[s
 
 def read_names(path: Path) -> list[str]:
     """Those of a file, one a line, each once and in its order; PromptError if it is not read."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PromptError(f"cannot read {str(path)!r} ({error}): check the path") from error
-    names = (line.removesuffix("\r") for line in lines)
+    names = (line.removesuffix("\r") for line in read_text(path).split("\n"))
     return list(dict.fromkeys(name for name in names if name.strip()))

@@ -10,6 +10,7 @@ from typing import Any
 
 from depcache.errors import ConfigError, shorten
 from depcache.graph.retrieval import Retriever
+from depcache.text_file import read_text
 from depcache.training.examples import Example
 
 
@@ -29,17 +30,14 @@ def build_examples(
     A question without any path stays, with none: that too is to be learned. Raises ConfigError
     with the number of a line that cannot be used.
     """
-    try:
-        lines = questions.read_text(encoding="utf-8").split("\n")  # a text may hold U+2028
-    except OSError as error:
-        raise ConfigError(f"{str(questions)!r} cannot be read: {error.strerror}") from error
+    lines = read_text(questions, ConfigError).split("\n")  # a text may hold U+2028
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             data = json.loads(line)
             question, answers, entities = _read(data)
-        except (ValueError, ConfigError) as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{questions}, line {number}: {error}") from None
         found = retriever.retrieve(
             question, num_hops=num_hops, num_paths=num_paths, entities=entities

@@ -21,6 +21,7 @@ from typing import Any
 
 from depcache.errors import ConfigError, PromptError, shorten
 from depcache.prompt.paths import Path, read_paths
+from depcache.text_file import reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +74,14 @@ class Example:
 
 def read_examples(file: File) -> Iterator[Example]:
     """The examples of a JSONL file; ConfigError with file and line for one that is not usable."""
-    try:
-        with file.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
-                try:
-                    yield Example.from_dict(json.loads(line))
-                except (ValueError, ConfigError) as error:
-                    raise ConfigError(f"{file}, line {number}: {error}") from None
-    except OSError as error:
-        raise ConfigError(f"{str(file)!r} cannot be read: {error.strerror}") from error
+    with reading(file, ConfigError), file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                yield Example.from_dict(json.loads(line))
+            except (ValueError, RecursionError) as error:
+                raise ConfigError(f"{file}, line {number}: {error}") from None
 
 
 def write_examples(examples: Iterable[Example], file: File) -> int:

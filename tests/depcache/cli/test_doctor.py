@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The doctor names what is missing and what to do; only then it exits with 1."""
 
+import re
 import subprocess
+from importlib.metadata import requires
 
 import httpx
 import pytest
 
+from depcache import gpu_checks
 from depcache.cli import doctor
 from depcache.cli.doctor import Check, check_seams, check_server, inspect_plugin, is_healthy
 
@@ -68,6 +71,18 @@ def test_notes_are_no_problems():
     assert not is_healthy([Check("a", "ok", ""), Check("b", "problem", "")])
 
 
+@pytest.mark.parametrize(("passed", "is_said"), [((), True), ((1, 2), True), (range(1, 8), False)])
+def test_on_a_gpu_it_says_which_checks_have_not_passed_yet(monkeypatch, passed, is_said):
+    monkeypatch.setattr(gpu_checks, "PASSED", frozenset(passed))
+    monkeypatch.setattr(doctor, "find_gpu", lambda: True)
+    without_sglang(monkeypatch)
+    checks = doctor.run_checks()
+    found = [check for check in checks if "eval/gpu/CHECKS.md" in check.detail]
+    assert states(found) == ["note"] * is_said
+    monkeypatch.setattr(doctor, "find_gpu", lambda: False)
+    assert not [check for check in doctor.run_checks() if "CHECKS.md" in check.detail]
+
+
 def without_sglang(monkeypatch):
     real = doctor.installed_version
     monkeypatch.setattr(
@@ -86,6 +101,22 @@ def test_without_sglang_a_machine_cannot_serve(monkeypatch):
         "transformers",
     ]
     assert all(".[server]" in check.advice for check in checks if check.state != "ok")
+
+
+def test_a_client_needs_the_packages_of_the_base_install_and_no_settings(monkeypatch):
+    real = doctor.installed_version
+    monkeypatch.setattr(
+        doctor, "installed_version", lambda name: None if name == "httpx" else real(name)
+    )
+    monkeypatch.setenv("DEPCACHE_ATTENTION_PLAN", "magic")
+    checks = doctor.run_checks(is_client=True)
+    assert [check.name for check in checks if check.state == "problem"] == ["httpx"]
+
+
+def test_the_packages_of_a_client_are_those_that_the_base_install_requires():
+    required = [line for line in requires("depcache") or () if "extra ==" not in line]
+    names = {re.split(r"[^\w-]", line)[0] for line in required}
+    assert set(doctor.CLIENT_PACKAGES) == {"depcache", *names}
 
 
 def test_a_wrong_setting_is_a_problem(monkeypatch):

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The base install works without torch, SGLang, transformers and FlashInfer."""
 
+import json
 import os
 import subprocess
 import sys
 
 import pytest
+
+from tests.helpers.ends import SLOWEST_S
 
 HEAVY = ("flashinfer", "openai", "sglang", "tokenizers", "torch", "transformers")
 BLOCK = f"""
@@ -16,6 +19,16 @@ class Block:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Block())
 """
+# What pip would say of them.
+NOT_INSTALLED = f"""
+import importlib.metadata
+real = importlib.metadata.version
+def version(name):
+    if name in {HEAVY!r}:
+        raise importlib.metadata.PackageNotFoundError(name)
+    return real(name)
+importlib.metadata.version = version
+"""
 
 
 def run_without_heavy(code, *arguments):
@@ -23,7 +36,7 @@ def run_without_heavy(code, *arguments):
         [sys.executable, "-c", BLOCK + code, *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=SLOWEST_S,
         env={**os.environ, "COLUMNS": "200"},
     )
 
@@ -94,3 +107,30 @@ def test_commands_that_need_no_server_extra_run_without_it(arguments, code):
     if code:
         assert done.stderr.startswith("depcache: ")
         assert done.stderr.count("\n") == 1
+
+
+def doctor(*arguments):
+    code = NOT_INSTALLED + "from depcache.cli.main import app_main; app_main()"
+    done = run_without_heavy(code, "doctor", "--json", *arguments)
+    assert done.stderr == ""
+    return done.returncode, json.loads(done.stdout)["checks"]
+
+
+def test_a_machine_without_the_server_extra_is_in_order_for_a_client():
+    code, checks = doctor("--client")
+    assert code == 0
+    assert {check["state"] for check in checks} == {"ok"}
+    assert not {check["name"] for check in checks} & {*HEAVY, "device", "settings"}
+
+
+def test_a_machine_without_the_server_extra_cannot_serve():
+    code, checks = doctor()
+    assert code == 1
+    problems = {check["name"] for check in checks if check["state"] == "problem"}
+    assert problems == {"sglang", "torch", "transformers"}
+
+
+def test_a_client_may_ask_for_a_server_too():
+    code, checks = doctor("--client", "--server", "http://127.0.0.1:9")
+    assert code == 1
+    assert [check["name"] for check in checks if check["state"] == "problem"] == ["server"]

@@ -10,10 +10,11 @@ import pytest
 from depcache.cli.launch import Launch
 from depcache.demo.server import ServerProcess, find_free_port
 from depcache.errors import ServerError
+from tests.helpers.ends import SLOWEST_S
 
 HTTP = """
 import http.server, subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
 print("child", child.pid, flush=True)
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -40,10 +41,10 @@ def is_alive(pid):
 
 def test_a_server_is_ready_and_later_gone_with_its_children(tmp_path):
     with process(HTTP, tmp_path) as server:
-        assert server.wait_until_ready(timeout_s=30) < 30
+        assert 0 <= server.wait_until_ready(SLOWEST_S) < SLOWEST_S
         pid = int((tmp_path / "log").read_text().split()[1])
         assert is_alive(pid)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + SLOWEST_S
     while is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not is_alive(pid)
@@ -53,7 +54,7 @@ def test_a_server_is_ready_and_later_gone_with_its_children(tmp_path):
 def test_a_server_that_ends_says_so_with_the_end_of_its_log(tmp_path):
     code = "print(*range(100), sep='\\n'); print('no memory'); raise SystemExit(7)"
     with process(code, tmp_path) as server, pytest.raises(ServerError) as caught:
-        server.wait_until_ready(timeout_s=30)
+        server.wait_until_ready(SLOWEST_S)
     text = str(caught.value)
     assert "code 7" in text
     assert "no memory" in text
@@ -63,7 +64,7 @@ def test_a_server_that_ends_says_so_with_the_end_of_its_log(tmp_path):
 
 def test_a_server_that_never_answers_is_given_up(tmp_path):
     with (
-        process("import time; time.sleep(60)", tmp_path) as server,
+        process("import time; time.sleep(3600)", tmp_path) as server,
         pytest.raises(ServerError, match="not ready after 1 s"),
     ):
         server.wait_until_ready(timeout_s=1)
@@ -73,7 +74,7 @@ def test_a_server_that_ignores_the_signal_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr("depcache.demo.server._STOP_S", 0.5)
     code = (
         "import signal, time; signal.signal(15, signal.SIG_IGN); "
-        "print('x', flush=True); time.sleep(60)"
+        "print('x', flush=True); time.sleep(3600)"
     )
     server = process(code, tmp_path)
     server.start()

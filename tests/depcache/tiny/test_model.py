@@ -63,7 +63,6 @@ def passes() -> Any:
 
 
 @pytest.mark.sglang
-@pytest.mark.timeout(600)
 def test_it_answers_with_the_facts_and_not_without(client: Client, passes: Any) -> None:
     answers = list(ask_all(client, passes, system=DEPCACHE, max_tokens=MAX_TOKENS))
     cold, warm = answers[:40], answers[40:]

@@ -15,7 +15,7 @@ from depcache.training.examples import Example, write_examples
 from depcache.training.finetune import RECORD_FILE
 from tests.helpers.models import make_model
 
-pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.sglang
 
 pytest.importorskip("accelerate")
 pytest.importorskip("peft")

@@ -315,7 +315,7 @@ def test_examples_survive_a_file_and_bad_ones_are_named(
             list(read_examples(file))
         assert "line 13" in str(caught.value)
         write_examples(examples, file)
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="cannot read"):
         list(read_examples(tmp_path / "nothing.jsonl"))
 
 
