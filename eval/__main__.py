@@ -16,6 +16,7 @@ from eval.quality import command as quality
 from eval.quality import teach
 from eval.serve import command as serve
 from eval.sets import SetError
+from eval.soak import command as soak
 from eval.tiers import command as tiers
 
 SUBCOMMANDS = {
@@ -27,6 +28,7 @@ SUBCOMMANDS = {
     "teach": (teach, "training examples for the small model from MetaQA and 2Wiki"),
     "attention": (attention, "milliseconds of the attention plans"),
     "tiers": (tiers, "time to first token by the tier that holds the KV, on a real server"),
+    "soak": (soak, "everything at once for as long as one likes: does it hold?"),
     "all": (everything, "serve, quality, policy and attention, one after the other"),
 }
 """Name to a module with `add_arguments(parser)` and `run(args) -> exit code`, and its help."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from depcache.cli.launch import find_gpu, make_launch
 from depcache.demo.server import ServerProcess, find_free_port
 
-READY_S = 300.0
+READY_S = 1800.0
 
 
 @contextmanager

@@ -33,8 +33,8 @@ from eval.serve.records import Record, summarize
 from eval.serve.systems import System, Writer, make_server
 from eval.serve.workloads import Request, Workload, entities_of
 
-READY_S = 600.0
-FLUSH_S = 5.0
+READY_S = 1800.0
+FLUSH_S = 60.0
 STREAM, WARM, LOAD, PRECOMPUTED = "stream", "warm", "load", "precomputed"
 PHASES = (STREAM, WARM, LOAD, PRECOMPUTED)
 _WARM_UP = Request(
@@ -251,7 +251,7 @@ def _warm_up(url: str, call: Call, options: Options) -> None:
 
 def _flush(url: str) -> None:
     """Empty all caches. SGLang refuses while it still counts a request as running."""
-    reply = httpx.post(f"{url}/flush_cache", params={"timeout": FLUSH_S}, timeout=60.0)
+    reply = httpx.post(f"{url}/flush_cache", params={"timeout": FLUSH_S}, timeout=2 * FLUSH_S)
     if not reply.is_success:
         raise ServerError(f"the server at {url} did not flush its cache in {FLUSH_S:g} s")
 
@@ -260,7 +260,7 @@ def _facts_of(url: str) -> dict[str, Any]:
     """What a server says of itself, SGLang in one way and vLLM in another; {} if nothing."""
     for route in ("server_info", "version"):
         try:
-            reply = httpx.get(f"{url}/{route}", timeout=10.0)
+            reply = httpx.get(f"{url}/{route}", timeout=60.0)
             if reply.is_success:
                 return reply.json()
         except (httpx.HTTPError, ValueError):

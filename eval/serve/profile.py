@@ -190,7 +190,7 @@ def _sampling(tool: str, pid: int, out: Path) -> Iterator[None]:
         yield
     finally:
         sampler.send_signal(signal.SIGINT)
-        sampler.communicate(timeout=60.0)
+        sampler.communicate(timeout=600.0)
 
 
 def _find_tool() -> str:

@@ -228,7 +228,6 @@ def test_a_graph_without_its_folder_is_an_error_that_names_the_option(
 
 @pytest.mark.slow
 @pytest.mark.sglang
-@pytest.mark.timeout(1800)
 def test_quick_loads_from_every_tier_of_a_real_server(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     arguments = ["tiers", "--quick", "--json", str(out), "--load-policies", "always"]

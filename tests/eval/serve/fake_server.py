@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.helpers.ends import SLOWEST_S
+
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -35,6 +37,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+        with self.server.arrived:
+            together = told.get("together", 0)
+            self.server.arrived.notify_all()
+            self.server.arrived.wait_for(lambda: len(self.server.bodies) >= together, SLOWEST_S)
         time.sleep(told.get("first_s", 0.0))
         pieces = told.get("pieces", ["a", "b"])
         for i, piece in enumerate(pieces):
@@ -96,6 +102,7 @@ def fake_server() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Its URL, and the bodies of the requests it got."""
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.bodies = []
+    server.arrived = threading.Condition()
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:

@@ -13,7 +13,7 @@ import pytest
 from eval.__main__ import main
 from eval.serve.command import MAX_ANSWER_TOKENS, MAX_TOKENS
 
-pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.sglang
 
 
 def test_a_run_on_real_servers(model_path: Callable[[str], Path], tmp_path: Path) -> None:

@@ -75,7 +75,6 @@ def test_what_cannot_be_profiled_is_said_before_a_server_starts(
 
 
 @pytest.mark.sglang
-@pytest.mark.timeout(900)
 def test_a_real_server_is_profiled(model_path: Callable[[str], Path], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     out = tmp_path / "profile.json"
