@@ -2,9 +2,10 @@
 """The OpenAI SDK: `depcache.render` makes the messages and the `extra_body`. Needs `openai`."""
 
 import os
+import sys
 
 from facts import PATHS
-from openai import OpenAI
+from openai import OpenAI, OpenAIError
 
 import depcache
 
@@ -12,8 +13,13 @@ server = os.environ.get("DEPCACHE_SERVER", "http://127.0.0.1:30000")
 client = OpenAI(base_url=f"{server}/v1", api_key="none")
 
 prompt = depcache.render(PATHS, "What did Marie Curie win?")
-reply = client.chat.completions.create(
-    model="default", messages=prompt.messages, extra_body=prompt.extra_body, max_tokens=64
-)
+try:
+    reply = client.chat.completions.create(
+        model="default", messages=prompt.messages, extra_body=prompt.extra_body, max_tokens=64
+    )
+except OpenAIError as error:
+    sys.exit(f"{server} gave no answer ({error}): start it with `depcache serve depcache-tiny`")
 print("answer:", reply.choices[0].message.content)
-print("reused:", reply.metadata.get("depcache"))
+# SGLang adds `metadata` to OpenAI's reply, and DepCache its report to that.
+report = (getattr(reply, "metadata", None) or {}).get("depcache")
+print("reused:", report or "unknown, the server runs without DepCache")

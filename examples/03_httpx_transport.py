@@ -6,9 +6,10 @@ LlamaIndex (`OpenAILike`), LangChain (`ChatOpenAI`) and neo4j-graphrag (`OpenAIL
 """
 
 import os
+import sys
 
 from facts import PATHS
-from openai import OpenAI
+from openai import OpenAI, OpenAIError
 
 import depcache
 
@@ -18,11 +19,16 @@ client = OpenAI(base_url=f"{server}/v1", api_key="none", http_client=depcache.ht
 
 def ask(content: str) -> None:
     """Send one message as any OpenAI-SDK user does."""
-    reply = client.chat.completions.create(
-        model="default", messages=[{"role": "user", "content": content}], max_tokens=64
-    )
+    try:
+        reply = client.chat.completions.create(
+            model="default", messages=[{"role": "user", "content": content}], max_tokens=64
+        )
+    except OpenAIError as error:
+        sys.exit(f"{server} gave no answer ({error}): start it with `depcache serve depcache-tiny`")
     print("answer:", reply.choices[0].message.content)
-    print("reused:", reply.metadata.get("depcache"))
+    # SGLang adds `metadata` to OpenAI's reply, and DepCache its report to that.
+    report = (getattr(reply, "metadata", None) or {}).get("depcache")
+    print("reused:", report or "unknown, the server runs without DepCache")
 
 
 # Two or more lines "A -> relation -> B", as LlamaIndex writes them, are found by themselves.

@@ -2,6 +2,7 @@
 """An SGLang frontend program with a graph context. Needs the extra `server`."""
 
 import os
+import sys
 from typing import Any
 
 import sglang as sgl  # noqa: TID253
@@ -19,8 +20,13 @@ def answer(s: Any, paths: list[tuple[str, ...]], question: str) -> None:
     s += sgl.gen("answer", max_tokens=64, temperature=0)
 
 
-backend = DepCacheEndpoint(os.environ.get("DEPCACHE_SERVER", "http://127.0.0.1:30000"))
+server = os.environ.get("DEPCACHE_SERVER", "http://127.0.0.1:30000")
+try:
+    backend = DepCacheEndpoint(server)
+except OSError as error:
+    sys.exit(f"{server} gave no answer ({error}): start it with `depcache serve depcache-tiny`")
 for question in ("Where was Marie Curie born?", "What did Marie Curie win?"):
     state = answer.run(PATHS, question, backend=backend)
     print("answer:", state["answer"])
-    print("reused:", state.get_meta_info("answer")["depcache"])
+    report = state.get_meta_info("answer").get("depcache")
+    print("reused:", report or "unknown, the server runs without DepCache")

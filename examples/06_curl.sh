@@ -3,7 +3,12 @@
 # The bare HTTP routes: SGLang's own, with `custom_params`, and those under /depcache.
 set -euo pipefail
 server=${DEPCACHE_SERVER:-http://127.0.0.1:30000}
-post() { curl --silent --show-error --fail-with-body -H 'Content-Type: application/json' "$server$1" -d "$2" && echo; }
+call() {
+  curl --silent --show-error --fail-with-body -H 'Content-Type: application/json' "$server$@" && echo && return
+  echo "$server$1 gave no answer: start the server with \`depcache serve depcache-tiny\`" >&2
+  exit 1
+}
+post() { call "$1" -d "$2"; }
 
 # The facts stand in the message as text, and custom_params names the same paths: template `path`
 # writes a line break before each path and " -> " between its elements.
@@ -34,4 +39,4 @@ post /generate '{
 }'
 
 echo "# what the server has in place and in its cache"
-curl --silent --show-error --fail-with-body "$server/depcache/status" && echo
+call /depcache/status

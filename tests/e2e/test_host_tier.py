@@ -23,7 +23,7 @@ CASE = EngineCase(
     arguments={"max_total_tokens": POOL_TOKENS, "radix_eviction_policy": "lacr"},
 )
 
-pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.sglang
 
 
 @pytest.fixture(scope="module")

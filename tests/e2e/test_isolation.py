@@ -18,7 +18,7 @@ import pytest
 from tests.helpers.prompts import TreePrompt, plain, random_forest, random_tokens
 from tests.helpers.server import start_server
 
-pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.sglang
 
 every_layout = pytest.mark.parametrize("layout", ["tree", "staggered", "sequential"])
 

@@ -20,9 +20,10 @@ from depcache.client.reply import Report
 from depcache.graph import open_store
 from depcache.precompute import Settings
 from depcache.prompt.render import render
+from tests.helpers.ends import SLOWEST_S
 from tests.helpers.server import start_server
 
-pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.sglang
 
 NUM_ENTITIES = 10
 DELETED = "Acme\tis in\tOslo\n"
@@ -73,7 +74,7 @@ class Work:
             [sys.executable, "-m", "depcache.cli.main", *map(str, argv)],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=SLOWEST_S,
             env={**os.environ},
         )
         assert done.returncode == 0, done.stderr

@@ -19,7 +19,7 @@ from tests.helpers.models import MILD_MODEL
 from tests.helpers.prompts import plain, random_tokens
 from tests.helpers.tolerance import STOCK_LOGPROB
 
-pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.sglang
 
 POOL_TOKENS = 1500
 Answers = dict[str, list[dict[str, Any]]]

@@ -19,11 +19,11 @@ import httpx
 import pytest
 
 from tests.e2e.storm import Bystander, Storm, World, record_bystanders
+from tests.helpers.ends import SLOWEST_S
 from tests.helpers.server import start_server
 
 POOL_TOKENS = 420
 CHUNK_TOKENS = 64
-REST_DEADLINE_S = 30.0
 
 ENVIRONMENT = {
     "DEPCACHE_HOST_GB": "0.002",  # about 1,000 tokens: less than what is evicted
@@ -43,7 +43,7 @@ FLAGS = (
     *("--schedule-conservativeness", "0.2"),
 )
 
-pytestmark = [pytest.mark.sglang, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.sglang
 
 
 def check_bystanders(client: httpx.Client, bystanders: list[Bystander]) -> None:
@@ -55,7 +55,7 @@ def check_bystanders(client: httpx.Client, bystanders: list[Bystander]) -> None:
 
 def wait_for_rest(client: httpx.Client) -> dict[str, Any]:
     """The cache when nothing runs: nothing is held, no slot is missing. Returns its state."""
-    deadline = time.monotonic() + REST_DEADLINE_S
+    deadline = time.monotonic() + SLOWEST_S
     while True:
         cache = client.get("/depcache/status").json()["cache"]
         stats = client.get("/depcache/stats").json()
@@ -81,7 +81,7 @@ def wait_for_rest(client: httpx.Client) -> dict[str, Any]:
 
 
 def check_tree_is_unlocked(client: httpx.Client) -> None:
-    nodes = client.get("/depcache/tree", params={"limit": 100_000}).json()["nodes"]
+    nodes = client.get("/depcache/tree", params={"limit": 10_000}).json()["nodes"]
     assert nodes
     assert [node for node in nodes if node["locks"] or node["waiting"]] == []
 
@@ -101,7 +101,6 @@ def run_storm(
     seed: int,
     num_clients: int,
     num_requests: int,
-    deadline_s: float,
 ) -> Counter[str]:
     """A storm, and everything that must hold during and after it. Returns what was seen."""
     rng = random.Random(seed)
@@ -110,14 +109,14 @@ def run_storm(
     assert len({tuple(bystander.tokens) for bystander in bystanders}) == len(bystanders)
     evicted_before = wait_for_rest(client)["evicted_tokens"]
     storm = Storm(str(client.base_url), world, bystanders, seed)
-    storm.run(num_clients, num_requests, deadline_s)
+    storm.run(num_clients, num_requests)
     assert not storm.troubles, f"{storm.troubles[0]}\n{log.read_text(errors='replace')[-3000:]}"
 
     cache = wait_for_rest(client)
     check_tree_is_unlocked(client)
     check_bystanders(client, bystanders)
     wait_for_rest(client)
-    assert client.post("/depcache/flush").status_code == 200
+    assert client.post("/depcache/flush", params={"timeout": SLOWEST_S}).status_code == 200
     assert wait_for_rest(client)["cached_tokens"] == 0
     check_bystanders(client, bystanders)
     if cache["disk"] is not None:
@@ -140,12 +139,12 @@ def test_a_storm_changes_no_bystanders_token_and_leaves_nothing_held(
 ) -> None:
     log = tmp_path / "log.txt"
     with start(model_path("llama_gqa"), log) as client:
-        seen = run_storm(client, log, seed=7, num_clients=32, num_requests=8, deadline_s=200)
+        seen = run_storm(client, log, seed=7, num_clients=32, num_requests=8)
     check_that_it_stormed(seen, bystander_answers=16, evicted=5 * POOL_TOKENS)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("order", ["ldm_aged", "lsp"])
 def test_a_long_storm_with_an_order_of_our_own(
@@ -155,6 +154,6 @@ def test_a_long_storm_with_an_order_of_our_own(
     environment = {"DEPCACHE_QUEUE_ORDER": order, "DEPCACHE_DISK_GB": "0.002"}
     log = tmp_path / "log.txt"
     with start(model_path("llama_gqa"), log, environment) as client:
-        seen = run_storm(client, log, seed=seed, num_clients=48, num_requests=24, deadline_s=900)
+        seen = run_storm(client, log, seed=seed, num_clients=48, num_requests=24)
     assert seen["from disk"]
     check_that_it_stormed(seen, bystander_answers=32, evicted=30 * POOL_TOKENS)

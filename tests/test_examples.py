@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every example runs with DepCache; without it, it does what it can and says what is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from depcache.cli.launch import Launch
+from depcache.demo.server import ServerProcess, find_free_port
+from tests.helpers.chat_server import start_chat_server
+from tests.helpers.ends import SLOWEST_S
+
+pytestmark = pytest.mark.sglang
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+NAMES = ["01_python_client.py", "02_openai_sdk.py", "03_httpx_transport.py", "05_frontend.py"]
+if shutil.which("curl"):
+    NAMES.append("06_curl.sh")
+# These ask what only DepCache knows.
+ASKING_MORE = ("01_python_client.py", "06_curl.sh")
+
+
+def start(folder: Path, *flags: str) -> Iterator[str]:
+    """The address of a server of depcache-tiny."""
+    port = find_free_port()
+    argv = [sys.executable, "-m", "depcache.cli.main", "serve", "depcache-tiny", *flags]
+    argv += ["--port", str(port), "--host", "127.0.0.1", "--max-total-tokens", "16384"]
+    launch = Launch([*argv, "--skip-server-warmup", "--log-level", "warning"])
+    url = f"http://127.0.0.1:{port}"
+    with ServerProcess(launch, url, folder / "log") as server:
+        server.wait_until_ready(timeout_s=SLOWEST_S)
+        yield url
+
+
+# By class, so that one server has ended before the next starts.
+@pytest.fixture(scope="class")
+def depcache_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    yield from start(tmp_path_factory.mktemp("depcache"))
+
+
+@pytest.fixture(scope="class")
+def stock_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    yield from start(tmp_path_factory.mktemp("stock"), "--stock")
+
+
+def run(name: str, url: str = "", *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = "bash" if name.endswith(".sh") else sys.executable
+    return subprocess.run(
+        [program, str(EXAMPLES / name), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=SLOWEST_S,
+        env={**os.environ, "DEPCACHE_SERVER": url},
+    )
+
+
+class TestWithDepCache:
+    @pytest.mark.parametrize("name", NAMES)
+    def test_an_example_runs_and_shows_what_was_reused(self, name: str, depcache_url: str) -> None:
+        done = run(name, depcache_url)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "answer" in done.stdout
+        assert "missed" in done.stdout
+        assert "without DepCache" not in done.stdout
+
+
+class TestStock:
+    @pytest.mark.parametrize("name", NAMES)
+    def test_an_example_answers_and_says_what_is_missing(self, name: str, stock_url: str) -> None:
+        done = run(name, stock_url)
+        assert "Traceback" not in done.stderr
+        assert "answer" in done.stdout
+        if name in ASKING_MORE:
+            assert done.returncode == 1
+            assert "depcache serve" in done.stderr.splitlines()[-1]
+        else:
+            assert done.returncode == 0, done.stderr
+            assert "unknown, the server runs without DepCache" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["02_openai_sdk.py", "03_httpx_transport.py"])
+def test_any_openai_server_will_do(name: str) -> None:
+    with start_chat_server(lambda body: (200, "Warsaw")) as (url, _):
+        done = run(name, url)
+    assert done.returncode == 0, done.stderr
+    assert "answer: Warsaw" in done.stdout
+    assert "unknown, the server runs without DepCache" in done.stdout
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_without_a_server_is_one_sentence(name: str) -> None:
+    done = run(name, "http://127.0.0.1:9")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "127.0.0.1:9" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_the_engine_example_runs() -> None:
+    done = run("04_engine.py")
+    assert done.returncode == 0, done.stderr
+    assert "then: {" in done.stdout
