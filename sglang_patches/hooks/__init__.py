@@ -19,6 +19,7 @@ ENGINE_HOOKS = (
     "scheduler_abort",
     "scheduler_disk",
     "scheduler_state",
+    "weight_updates",
 )
 # Applied in the tokenizer's process of a server with our backend.
 FRONT_HOOKS = ("tokenizer_manager",)

@@ -47,19 +47,8 @@ def prefetch(original: Callable[..., Any], scheduler: Any, req: Any) -> None:
         original(scheduler, req)
 
 
-def note_new_weights(updater: Any, *args: Any, **kwargs: Any) -> None:
-    """Weights are being replaced while the server runs: the disk holds KV of the old ones."""
-    scheduler = getattr(updater.flush_cache, "__self__", None)
-    cache = getattr(scheduler, "tree_cache", None)
-    if cache is not None and getattr(cache, "is_depcache", False):
-        cache.note_new_weights()
-
-
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
-_UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
 HOOKS = {
     f"{_SCHEDULER}._get_new_batch_prefill_raw": ("BEFORE", poll_tiers),
     f"{_SCHEDULER}._prefetch_kvcache": ("AROUND", prefetch),
-    # All four ways to replace weights go through it.
-    f"{_UPDATER}._observe_weight_load": ("BEFORE", note_new_weights),
 }
