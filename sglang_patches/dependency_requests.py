@@ -26,7 +26,7 @@ import numpy as np
 
 from depcache.cache import KVTree, Node
 from depcache.errors import PromptError
-from depcache.plan import RequestPlan, plan_request
+from depcache.plan import ContextInsertion, RequestPlan, plan_request
 from depcache.prompt.wire import PREFIX as WIRE_PREFIX
 from depcache.prompt.wire import WireIds, parse_wire
 from sglang_patches.host_cache import HostCache
@@ -146,7 +146,7 @@ class DependencyRequests:
         plan = state.plan
         if plan is None or plan.version != self._tree.version or state.is_running:
             plan = self._make_plan(req, state)
-        state.start(plan)
+        state.start(self._tree, plan)
         _permute(req, state, plan)
         state.plan_s += time.perf_counter() - start_s
         return plan
@@ -205,7 +205,7 @@ class DependencyRequests:
         if targets is None:
             state.allow_load = False
             plan = self._plan_without_shift(state, NO_FREE_SLOTS)
-            state.start(plan)
+            state.start(self._tree, plan)
             _permute(req, state, plan)
             req.prefix_indices = self._slots.to_device(plan.shared_slots)
             return np.empty(0, np.int64)
@@ -213,7 +213,8 @@ class DependencyRequests:
             self._tree.lock(plan.loaded)
             state.handle.nodes += plan.loaded
             state.num_loaded = plan.num_loaded
-            state.owned[plan.num_hits - plan.num_loaded : plan.num_hits] = True
+            assert state.insertion is not None
+            state.insertion.own_loaded()
         if plan.num_shifted:
             shifted = plan.shifted
             state.pending = PendingCopy(
@@ -254,26 +255,28 @@ class DependencyRequests:
 
     def cache_unfinished(self, req: Any, state: RequestState) -> None:
         """Cache the context that is computed so far."""
+        assert state.insertion is not None
         num_rows = req.extend_range.end
         self._begin(req, state)
-        self._insert_context(req, state, num_rows)
+        self._insert_context(req, state, state.insertion, num_rows)
         req.prefix_indices = self._slots.row_on_device(req, num_rows)
-        req.cache_protected_len = int(state.owned.sum()) + state.num_private
+        req.cache_protected_len = int(state.insertion.owned.sum()) + state.num_private
 
     def cache_finished(
         self, req: Any, state: RequestState, is_insert: bool, num_rows: int
     ) -> list[Node]:
         """Give back the rows of a request that ended; the nodes it has used."""
-        if state.plan is None:  # ended before it was ever matched
+        insertion = state.insertion
+        if insertion is None:  # ended before it was ever matched
             self._slots.free(self._slots.row(req, num_rows))
             return []
         self._begin(req, state)
         if is_insert:
-            self._insert_context(req, state, num_rows)
+            self._insert_context(req, state, insertion, num_rows)
         # Rows behind the context, shifted copies and duplicates are the request's own.
         is_own = np.ones(num_rows, bool)
         num_prompt = min(num_rows, state.num_tokens)
-        is_own[:num_prompt] = ~state.owned[:num_prompt]
+        is_own[:num_prompt] = ~insertion.owned[:num_prompt]
         self._slots.free(self._slots.row(req, num_rows)[is_own])
         self.num_private -= state.num_private
         nodes = state.handle.nodes
@@ -300,79 +303,19 @@ class DependencyRequests:
         self._on_request(report, state.plan_s)
         logger.debug("rid=%s %s plan_ms=%.3f", req.rid, to_log(report), 1000 * state.plan_s)
 
-    def _insert_context(self, req: Any, state: RequestState, num_rows: int) -> None:
-        """Offer the context rows [.., num_rows) that are not in the tree yet."""
-        table = state.table
-        assert state.plan is not None
-        num_rows = min(num_rows, table.task_start)
-        segment, num_segments = state.next_segment, table.num_segments
-        row: np.ndarray | None = None
-        root = self._tree.root(state.namespace)
-        duplicates: list[np.ndarray] = []
-        while segment < num_segments:
-            start = table.starts[segment] + state.matched[segment]
-            num_missing = table.stops[segment] - start
-            if not num_missing:
-                segment += 1
-                continue
-            first = state.next_row[segment]
-            num_new = min(num_rows - first, num_missing)
-            if num_new <= 0:
-                break
-            if row is None:
-                row = self._slots.row(req, num_rows)
-            parent = table.parents[segment]
-            above = state.ends[segment] or (root if parent < 0 else state.ends[parent])
-            key = table.key[4 * start : 4 * (start + num_new)]
-            home = table.placed[segment] + state.matched[segment]
-            if above is None or not self._is_insertable(state, above, key, home):
-                # It, and what hangs below it, stays with this request.
-                state.ends[segment] = None
-                state.matched[segment] += num_missing
-                state.next_row[segment] += num_missing
-                segment += 1
-                continue
-            inserted = self._tree.insert(
-                above,
-                key,
-                row[first : first + num_new],
-                home,
-                num_cached=state.plan.num_hits,
-                num_computed=state.num_tokens - state.plan.num_hits,
-            )
-            # Somebody cached the same tokens at the same place meanwhile: use theirs and give
-            # ours back.
-            if inserted.num_present:
-                duplicates.append(row[first : first + inserted.num_present])
-                self._slots.write_row(req, first, inserted.present_slots)
-            state.owned[first : first + num_new] = True
-            self._tree.lock([inserted.node])
-            state.handle.nodes.append(inserted.node)
-            state.ends[segment] = inserted.node
-            state.matched[segment] += num_new
-            state.next_row[segment] += num_new
-            if num_new < num_missing:
-                break
-            segment += 1
-        state.next_segment = segment
-        if duplicates:
-            self._slots.free(np.concatenate(duplicates))
-
-    def _is_insertable(self, state: RequestState, above: Node, key: bytes, home: int) -> bool:
-        """Whether what the tree has of the run already is the KV that this request computed.
-
-        In the layouts that move keys it may have been cached at another position, either by a
-        request that ran at the same time or because this one could not move it. Holding that
-        copy beside our own would take slots that SGLang did not count when it admitted us.
-        """
-        if state.is_exact:
-            return True
-        path, _ = self._tree.walk(above, key)
-        for node in path:
-            if node.home != home:
-                return False
-            home += node.num_tokens
-        return True
+    def _insert_context(
+        self, req: Any, state: RequestState, insertion: ContextInsertion, num_rows: int
+    ) -> None:
+        """Offer the rows [.., num_rows) that are not in the tree yet."""
+        next_row = insertion.next_row
+        if next_row is None or next_row >= num_rows:
+            return  # without reading the row from the device
+        offer = insertion.offer(num_rows, self._slots.row(req, num_rows))
+        state.handle.nodes += offer.taken
+        for duplicate in offer.duplicates:
+            self._slots.write_row(req, duplicate.row, duplicate.cached)
+        if offer.duplicates:
+            self._slots.free(np.concatenate([duplicate.own for duplicate in offer.duplicates]))
 
 
 def _permute(req: Any, state: RequestState, plan: RequestPlan) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from depcache.cache import Node
-from depcache.plan import RequestPlan, SegmentTable
+from depcache.cache import KVTree, Node
+from depcache.plan import ContextInsertion, RequestPlan, SegmentTable
 from depcache.prompt.wire import WireIds, forest_from_wire
 from flashinfer_masks.visibility import Structure
 
@@ -80,10 +80,7 @@ class RequestState:
     tokens          (num_tokens,) int64 the prompt in pre-order, as the client sent it
     decode_offset   position of row r >= num_tokens is r + decode_offset
     plan            None before the first match and after a retraction
-    ends, matched, next_row   per segment, moving on as chunks are computed: deepest node in
-                    the tree, its tokens that are in the tree, first row still to insert
-    next_segment    first segment that may have rows to insert
-    owned           (num_tokens,) bool per row: the slot belongs to the tree
+    insertion       how the context gets into the tree; None whenever `plan` is
     pending         copies allocated but not launched
     num_private     slots allocated for shifted copies, freed with the request's rows
     num_loaded      tokens brought back from host memory for this request
@@ -101,11 +98,7 @@ class RequestState:
     allow_shift: bool = True
     allow_load: bool = True
     handle: Handle = field(default_factory=lambda: Handle([]))
-    ends: list[Node | None] = field(default_factory=list)
-    matched: list[int] = field(default_factory=list)
-    next_row: list[int] = field(default_factory=list)
-    next_segment: int = 0
-    owned: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    insertion: ContextInsertion | None = None
     pending: PendingCopy | None = None
     num_private: int = 0
     num_loaded: int = 0
@@ -140,23 +133,24 @@ class RequestState:
         """A hit equals a recompute: the layout gives a node one position and one past."""
         return self.layout == "tree"
 
-    def start(self, plan: RequestPlan) -> None:
+    def start(self, tree: KVTree, plan: RequestPlan) -> None:
         """Take over a fresh plan; forget what an earlier one had set up."""
         self.plan = plan
         self.handle = Handle(list(plan.nodes))
-        self.ends = list(plan.ends)
-        self.matched = list(plan.matched)
-        lens = np.subtract(self.table.stops, self.table.starts)
-        missing = lens - np.array(self.matched, np.int64)
-        self.next_row = (plan.num_hits + np.cumsum(missing) - missing).tolist()
-        self.next_segment = self.num_loaded = 0
-        self.owned = np.zeros(self.num_tokens, bool)
-        self.owned[: plan.num_shared] = True
+        self.insertion = ContextInsertion(
+            tree,
+            self.namespace,
+            self.table,
+            plan,
+            num_computed=self.num_tokens - plan.num_hits,
+            is_exact=self.is_exact,
+        )
+        self.num_loaded = 0
         self.is_running = False
 
     def forget_plan(self) -> None:
         """Back to the state before the first match; the prompt itself is kept."""
-        self.plan = None
+        self.plan = self.insertion = None
         self.handle = Handle([])
         self.pending = None
         self.num_private = self.num_loaded = 0

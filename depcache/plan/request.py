@@ -18,6 +18,7 @@ import numpy as np
 from depcache.cache.node import Node, slots_of
 from depcache.cache.tree import KVTree
 from depcache.plan.match import match_segments
+from depcache.plan.rows import RowTable
 from depcache.plan.segments import SegmentTable
 
 
@@ -37,11 +38,10 @@ class ShiftedRows:
 class RequestPlan:
     """The decision for one request, valid while the tree's version is `version`.
 
-    order         (num_tokens,) int64: row -> index (pre-order) of the prompt
-    num_shared    rows [0, num_shared) are used in place
-    shared_slots  (num_shared,) int64 their slots
-    shifted       the next len(shifted) rows
-    loaded        nodes whose KV is in host memory, parents before children: the rows behind
+    rows          what each row is
+    shared_slots  (num_shared,) int64 slots of the shared rows
+    shifted       the shifted rows
+    loaded        nodes whose KV is in host memory, parents before children: the loaded rows
     num_loaded    their tokens
     nodes         matched resident nodes, parents before children: lock them while it runs
     ends          per segment the deepest matched node, None where nothing matched
@@ -50,8 +50,7 @@ class RequestPlan:
     """
 
     version: int
-    order: np.ndarray
-    num_shared: int
+    rows: RowTable
     shared_slots: np.ndarray
     shifted: ShiftedRows
     loaded: list[Node] = field(repr=False)
@@ -63,12 +62,21 @@ class RequestPlan:
     num_locked: int
 
     @property
+    def order(self) -> np.ndarray:
+        """(num_tokens,) int64: row -> index (pre-order) of the prompt."""
+        return self.rows.index
+
+    @property
+    def num_shared(self) -> int:
+        return len(self.shared_slots)
+
+    @property
     def num_shifted(self) -> int:
         return len(self.shifted)
 
     @property
     def num_hits(self) -> int:
-        return self.num_shared + len(self.shifted) + self.num_loaded
+        return len(self.shared_slots) + len(self.shifted) + self.num_loaded
 
     @property
     def num_missed(self) -> int:
@@ -106,10 +114,6 @@ def plan_request(
 
     loaded_sizes = np.array([node.num_tokens for node in loaded], np.int64)
     loaded_index = _expand(np.array(match.host_starts, np.int64), loaded_sizes)
-    is_miss = np.ones(table.num_tokens, bool)
-    is_miss[index] = False
-    is_miss[loaded_index] = False
-    missed = np.flatnonzero(is_miss)
     moved = np.repeat(home != wanted, sizes)
     if moved.any():
         kept = ~moved
@@ -118,16 +122,20 @@ def plan_request(
             home=_expand(home, sizes)[moved],
             placed=table.positions[index[moved]],
         )
-        order = np.concatenate((index[kept], index[moved], loaded_index, missed))
-        slots = slots[kept]
+        shared_index, shifted_index, slots = index[kept], index[moved], slots[kept]
     else:
         empty = np.empty(0, np.int64)
         shifted = ShiftedRows(empty, empty, empty)
-        order = np.concatenate((index, loaded_index, missed))
+        shared_index, shifted_index = index, empty
     return RequestPlan(
         version=tree.version,
-        order=order,
-        num_shared=len(slots),
+        rows=RowTable.make(
+            shared_index,
+            shifted_index,
+            loaded_index,
+            num_context=num_context,
+            num_tokens=table.num_tokens,
+        ),
         shared_slots=slots,
         shifted=shifted,
         loaded=loaded,

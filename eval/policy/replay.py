@@ -23,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from depcache.cache.invariants import check_tree
-from depcache.cache.node import TOKEN_BYTES, Node
+from depcache.cache.node import Node
 from depcache.cache.tree import KVTree
 from depcache.errors import ConfigError
+from depcache.plan.insertion import ContextInsertion
 from depcache.plan.request import RequestPlan, plan_request
 from depcache.plan.schedule import MAX_PASSED, make_scheduler
 from depcache.plan.segments import SegmentTable
@@ -189,33 +190,16 @@ class Replay:
 
     def _insert(self, plan: RequestPlan, table: SegmentTable) -> list[Node]:
         """Cache the missed part of every segment; the new nodes, locked."""
-        added: list[Node] = []
-        root = self.tree.root(NAMESPACE)
-        ends = list(plan.ends)
-        slots = self.slots.take(plan.num_missed)
-        at = 0
-        for segment, matched in enumerate(plan.matched):
-            start, stop = table.starts[segment] + matched, table.stops[segment]
-            if start == stop:
-                continue
-            parent = table.parents[segment]
-            above = ends[segment] or (root if parent < 0 else ends[parent])
-            assert above is not None
-            key = table.key[start * TOKEN_BYTES : stop * TOKEN_BYTES]
-            own = slots[at : at + stop - start]
-            at += stop - start
-            inserted = self.tree.insert(
-                above,
-                key,
-                own,
-                table.placed[segment] + matched,
-                num_cached=plan.num_hits,
-                num_computed=plan.num_missed + self.settings.private_tokens,
-            )
-            ends[segment] = inserted.node
-            added.append(inserted.node)
-            self.tree.lock([inserted.node])
-        return added
+        insertion = ContextInsertion(
+            self.tree,
+            NAMESPACE,
+            table,
+            plan,
+            num_computed=plan.num_missed + self.settings.private_tokens,
+        )
+        slots = np.zeros(plan.num_context, np.int64)
+        slots[plan.num_hits :] = self.slots.take(plan.num_missed)
+        return insertion.offer(plan.num_context, slots).taken
 
     def _finish(self) -> None:
         """The oldest running request ends."""
