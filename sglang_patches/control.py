@@ -102,7 +102,7 @@ def _invalidate(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
     before = _cached_tokens(cache)
     num_kept = 0
     for namespace in cache.tree.namespaces():
-        if tenant is not None and namespace[0] != tenant:
+        if tenant is not None and namespace.tenant != tenant:
             continue
         root = cache.tree.root(namespace)
         found = match_segments(cache.tree, root, table, any_position=True)

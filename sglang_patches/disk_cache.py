@@ -89,7 +89,9 @@ class DiskCache:
         self._host = host
         self._bandwidth = bandwidth
         self._uses_to_write = WRITE_POLICIES[write_policy]
-        self._digest = lru_cache(10_000)(tier.fingerprint.namespace_digest)
+        self._digest = lru_cache(10_000)(
+            lambda namespace: tier.fingerprint.namespace_digest(namespace.parts)
+        )
         self._stores: dict[int, Transfer] = {}
         self._loads: dict[int, Transfer] = {}
         self._in_store: dict[Node, Transfer] = {}

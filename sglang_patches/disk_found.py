@@ -8,11 +8,12 @@ at once; that of a tenant's salt is known only when the tenant comes, so such va
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 
 from depcache.cache import KVTree, LowerCopies, Node
 from depcache.cache.node import TOKEN_BYTES
 from depcache.prompt.layout import LAYOUTS
+from sglang_patches.tenants import Namespace
 from sglang_patches.tiers.disk import DiskTier
 from sglang_patches.tiers.value import DiskRef, Entry
 
@@ -25,7 +26,7 @@ class FoundValues:
         tree: KVTree,
         copies: LowerCopies,
         tier: DiskTier,
-        digest: Callable[[Hashable], bytes],
+        digest: Callable[[Namespace], bytes],
     ) -> None:
         self._tree = tree
         self._copies = copies
@@ -45,11 +46,11 @@ class FoundValues:
         for entry, ref in self._tier.entries():
             self._unclaimed.setdefault(entry.namespace, deque()).append((entry, ref))
         for layout in LAYOUTS:
-            namespace = (None, layout)
+            namespace = Namespace(None, layout)
             if self._digest(namespace) in self._unclaimed:
                 self._tree.root(namespace)  # a new root asks for what is there
 
-    def attach(self, root: Node, namespace: Hashable) -> None:
+    def attach(self, root: Node, namespace: Namespace) -> None:
         """Hang what is there for this namespace below its new root."""
         entries = self._unclaimed.pop(self._digest(namespace), None)
         for entry, ref in sorted(entries or (), key=lambda item: item[0].num_path):
@@ -79,7 +80,7 @@ class FoundValues:
             return True
         return False
 
-    def forget(self, starts: Iterable[bytes], tenant: Hashable = None) -> int:
+    def forget(self, starts: Iterable[bytes], tenant: str | None = None) -> int:
         """Delete values by the paths they belong to; their tokens.
 
         starts  raw tokens of paths; all that begins with one of them is meant
@@ -87,7 +88,7 @@ class FoundValues:
         """
         wanted = set(starts)
         sizes = sorted({len(start) for start in wanted})
-        only = {self._digest((tenant, layout)) for layout in LAYOUTS}
+        only = {self._digest(Namespace(tenant, layout)) for layout in LAYOUTS}
         num_tokens = 0
         for digest in list(self._unclaimed):
             if tenant is not None and digest not in only:

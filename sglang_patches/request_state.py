@@ -7,7 +7,6 @@ are used again after an abort.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +16,7 @@ from depcache.cache import KVTree, Node
 from depcache.plan import ContextInsertion, RequestPlan, SegmentTable
 from depcache.prompt.wire import WireIds, forest_from_wire
 from flashinfer_masks.visibility import Structure
+from sglang_patches.tenants import Namespace
 
 ATTRIBUTE = "depcache"
 
@@ -90,7 +90,7 @@ class RequestState:
 
     tokens: np.ndarray
     layout: str
-    namespace: Hashable
+    namespace: Namespace
     table: SegmentTable
     structure: Structure
     decode_offset: int
@@ -108,7 +108,7 @@ class RequestState:
     plan_s: float = 0.0
 
     @classmethod
-    def make(cls, tokens: np.ndarray, wire: WireIds, namespace: Hashable) -> RequestState:
+    def make(cls, tokens: np.ndarray, wire: WireIds, namespace: Namespace) -> RequestState:
         """Prepare a request. Raises PromptError when structure and tokens do not fit."""
         forest = forest_from_wire(tokens, wire)
         layout = wire.depcache_layout

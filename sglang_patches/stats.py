@@ -114,7 +114,7 @@ def dump_tree(cache: Any, limit: int) -> dict[str, Any]:
             {
                 "node": len(nodes),
                 "parent": number,
-                "namespace": repr(cache.tree.namespace(above))
+                "namespace": repr(cache.tree.namespace(above).parts)
                 if number is None
                 else nodes[number]["namespace"],
                 "num_tokens": node.num_tokens,

@@ -14,14 +14,40 @@ are joined here, with the length of the first in front, and the adapter is taken
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from depcache.errors import PromptError, shorten
 
 MARK = "\x1f"
 
-Namespace = tuple[str | None, ...]
-"""Tenant, position layout, and the adapter's id where there is one."""
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """What all KV below one root has in common, beside its tokens: the identity of a root.
+
+    tenant   whose it is; None is everyone's
+    layout   of the positions: with another, a token has other distances to what it sees
+    adapter  the LoRA adapter's id, None without one
+    source   behind what the KV was computed: `alone` is its ancestors and nothing else
+    """
+
+    tenant: str | None
+    layout: str = "tree"
+    adapter: str | None = None
+    source: str = "alone"
+
+    @property
+    def parts(self) -> tuple[str | None, ...]:
+        """The same as a plain tuple, which the disk tier's digests are made of.
+
+        As in the first release, whose values are found again: what has its default and did not
+        exist then is left out.
+        """
+        parts = (self.tenant, self.layout)
+        if self.source != "alone":
+            return (*parts, self.adapter, self.source)
+        return parts if self.adapter is None else (*parts, self.adapter)
 
 
 class TenantKey(str):
@@ -58,5 +84,5 @@ def namespace_of(req: Any, layout: str = "tree") -> Namespace:
     req  SGLang's Req, whose `extra_key` ends in the adapter's id
     """
     if req.lora_id is None:
-        return (req.extra_key, layout)
-    return (req.extra_key.removesuffix(req.lora_id) or None, layout, req.lora_id)
+        return Namespace(req.extra_key, layout)
+    return Namespace(req.extra_key.removesuffix(req.lora_id) or None, layout, req.lora_id)

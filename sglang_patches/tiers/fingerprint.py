@@ -83,7 +83,8 @@ class Fingerprint:
         return self.digest.hex()
 
     def namespace_digest(self, namespace: Hashable) -> bytes:
-        """A namespace, such as `(salt, "tree")`, as DIGEST_BYTES bytes; equal only for equal ones.
+        """The parts of a namespace, such as `(salt, "tree")`, as DIGEST_BYTES bytes, equal only
+        for equal ones.
 
         Made of strings, numbers, None and tuples of these.
         """

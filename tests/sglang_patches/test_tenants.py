@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depcache.errors import PromptError
-from sglang_patches.tenants import MARK, join, namespace_of, seal
+from sglang_patches.tenants import MARK, Namespace, join, namespace_of, seal
 
 # Few letters, those of the encoding among them: whatever could run together does.
 texts = st.none() | st.text(alphabet=f"a1:{MARK}", max_size=5)
@@ -65,3 +65,10 @@ def test_a_usual_extra_key_stays_as_it_is() -> None:
 def test_what_is_no_text_is_refused(name: str, value: Any) -> None:
     with pytest.raises(PromptError, match=f"^{name} is .*send one text"):
         join(*((value, None) if name == "cache_salt" else (None, value)))
+
+
+def test_the_disk_finds_a_namespace_by_what_it_was_before_it_had_names() -> None:
+    assert Namespace("a").parts == ("a", "tree")
+    assert Namespace(None, "sequential").parts == (None, "sequential")
+    assert Namespace("a", "tree", "adapter").parts == ("a", "tree", "adapter")
+    assert Namespace("a", "tree", None, "previous").parts == ("a", "tree", None, "previous")

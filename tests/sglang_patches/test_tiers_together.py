@@ -25,6 +25,7 @@ from depcache.cache.node import to_key, to_tokens
 from depcache.plan import SegmentTable, match_segments
 from sglang_patches.disk_cache import DiskCache
 from sglang_patches.host_cache import HostCache
+from sglang_patches.tenants import Namespace
 from sglang_patches.tiers.bandwidth import Bandwidth
 from sglang_patches.tiers.disk import DiskTier
 from sglang_patches.tiers.fingerprint import Fingerprint
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.sglang
 
 DEVICE_TOKENS = 48
 HOST_TOKENS = 40
-NAMESPACES = ((None, "tree"), ("salt", "tree"), (None, "sequential"))
+NAMESPACES = (Namespace(None), Namespace("salt"), Namespace(None, "sequential"))
 
 
 class SlowHost(HostTier):
@@ -138,7 +139,7 @@ class World:
     def request(self) -> None:
         """Fetch, wait or not, load what is in the host, compute the rest, cache it, be used."""
         namespace, tokens = self.rng.choice(NAMESPACES), self.tokens()
-        moves = namespace[1] != "tree"
+        moves = namespace.layout != "tree"
         position = self.rng.choice([0, 5]) if moves else 0
         rid = str(self.rng.random())
         table = SegmentTable.of_plain_prompt(np.array(tokens), position)

@@ -12,6 +12,7 @@ from depcache.cache import KVTree, make_policy
 from depcache.cache.node import to_key
 from depcache.errors import PromptError
 from depcache.plan import make_scheduler
+from sglang_patches.tenants import Namespace
 
 pytestmark = pytest.mark.sglang
 
@@ -111,7 +112,7 @@ def test_a_request_that_starts_and_ends_between_two_looks_is_done_with(tree: KVT
 
 def test_the_longest_match_goes_first_in_sglangs_own_list(tree: KVTree) -> None:
     cached = np.array([5, 6, 7, 8])
-    tree.insert(tree.root((None, "tree")), to_key(cached), np.arange(4), 0)
+    tree.insert(tree.root(Namespace(None)), to_key(cached), np.arange(4), 0)
     queue = make_queue(tree, "ldm")
     none, half, whole = (
         make_req(0, [1, 2, 3, 4]),
