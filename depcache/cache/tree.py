@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
 import numpy as np
@@ -95,7 +95,7 @@ class KVTree:
         self.counters = TreeCounters()
         self.lower: list[LowerCopies] = []
         self.demote: Callable[[list[tuple[Node, np.ndarray]]], None] | None = None
-        self.attach: Callable[[Node, Hashable], None] | None = None
+        self.attach: Callable[[Node, Any], None] | None = None
         self.watcher: Watcher | None = None
         self._tick = 0
         self.version = 0
