@@ -12,11 +12,12 @@ would have in the middle of a text, whatever its neighbours.
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import islice
 from threading import Lock
 from typing import Any, cast
+
+from cachetools import LRUCache
 
 from depcache.errors import PromptError, shorten
 
@@ -193,7 +194,7 @@ class PromptTokenizer:
         self._decode = tokenizer.decode
 
 
-_known: OrderedDict[int, tuple[Any, PromptTokenizer]] = OrderedDict()
+_known: LRUCache[int, tuple[Any, PromptTokenizer]] = LRUCache(_MAX_TOKENIZERS)
 _known_lock = Lock()
 
 
@@ -209,9 +210,6 @@ def get_prompt_tokenizer(tokenizer: Any) -> PromptTokenizer:
         if prompt_tokenizer is None or held is not tokenizer:
             prompt_tokenizer = PromptTokenizer(tokenizer)
             _known[id(tokenizer)] = (tokenizer, prompt_tokenizer)
-        _known.move_to_end(id(tokenizer))
-        while len(_known) > _MAX_TOKENIZERS:
-            _known.popitem(last=False)
     return prompt_tokenizer
 
 
