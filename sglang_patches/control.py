@@ -17,6 +17,7 @@ from depcache.cache import Node
 from depcache.errors import PromptError
 from depcache.plan import SegmentTable, look_up, match_segments
 from depcache.prompt.wire import WireIds, forest_from_wire, parse_wire
+from sglang_patches.contract import Scheduler
 from sglang_patches.stats import dump_tree, make_stats
 
 logger = logging.getLogger("depcache")
@@ -29,7 +30,7 @@ def make_question(question: dict[str, Any]) -> str:
     return QUESTION_PREFIX + json.dumps(question)
 
 
-def answer(scheduler: Any, rid: str | None) -> dict[str, Any]:
+def answer(scheduler: Scheduler, rid: str | None) -> dict[str, Any]:
     """The cache's state, and under `reply` the answer to the question in `rid`, if any.
 
     Raises nothing: what goes wrong with a question, even by a fault of ours, is the error of this

@@ -29,6 +29,7 @@ from depcache.errors import PromptError
 from depcache.plan import ContextInsertion, RequestPlan, plan_request
 from depcache.prompt.wire import PREFIX as WIRE_PREFIX
 from depcache.prompt.wire import WireIds, parse_wire
+from sglang_patches.contract import Request
 from sglang_patches.host_cache import HostCache
 from sglang_patches.request_state import (
     ATTRIBUTE,
@@ -50,7 +51,7 @@ logger = logging.getLogger("depcache")
 MAX_RESERVED_NEW_TOKENS = 4096
 
 
-def make_state(req: Any) -> RequestState | None:
+def make_state(req: Request) -> RequestState | None:
     """Prepare a request of SGLang's; None for a plain one. Raises PromptError and nothing else.
 
     The scheduler calls it, where an error that nobody expects would end the server for everyone.
@@ -67,7 +68,7 @@ def make_state(req: Any) -> RequestState | None:
         ) from error
 
 
-def _make_state(req: Any) -> RequestState | None:
+def _make_state(req: Request) -> RequestState | None:
     wire = parse_wire(getattr(req.sampling_params, "custom_params", None) or {})
     if wire is None:
         return None
@@ -94,7 +95,7 @@ def _make_state(req: Any) -> RequestState | None:
     setattr(req, ATTRIBUTE, state)
     # The lists are as long as the prompt has segments and are not needed any more; SGLang
     # keeps a reference cycle through this dict for the life of the request.
-    given = req.sampling_params.custom_params
+    given = req.sampling_params.custom_params or {}
     req.sampling_params.custom_params = {
         key: value for key, value in given.items() if not key.startswith(WIRE_PREFIX)
     }
@@ -130,7 +131,7 @@ class DependencyRequests:
         self._on_request = on_request
         self._reencodes = reencodes
         # Requests whose copies are allocated but not launched; id -> (request, state).
-        self._pending: dict[int, tuple[Any, RequestState]] = {}
+        self._pending: dict[int, tuple[Request, RequestState]] = {}
 
     def clear(self) -> None:
         """Forget everything; for a cache that was reset."""
@@ -139,7 +140,7 @@ class DependencyRequests:
 
     # -- matching --------------------------------------------------------------------------
 
-    def match(self, req: Any, state: RequestState) -> RequestPlan:
+    def match(self, req: Request, state: RequestState) -> RequestPlan:
         """Plan the request anew if need be, and put its prompt into the order of the plan."""
         start_s = time.perf_counter()
         self.release_pending(state)  # matched and loaded before, but not admitted
@@ -151,7 +152,7 @@ class DependencyRequests:
         state.plan_s += time.perf_counter() - start_s
         return plan
 
-    def _make_plan(self, req: Any, state: RequestState) -> RequestPlan:
+    def _make_plan(self, req: Request, state: RequestState) -> RequestPlan:
         plan = self._plan(state)
         if plan.num_loaded and not self._bandwidth.should_load(plan.num_loaded, "host"):
             state.allow_load = False
@@ -187,7 +188,7 @@ class DependencyRequests:
 
     # -- shifted and loaded hits: what SGLang calls load-back --------------------------------
 
-    def load_back(self, req: Any, state: RequestState) -> np.ndarray:
+    def load_back(self, req: Request, state: RequestState) -> np.ndarray:
         """Allocate and return the slots of the shifted and loaded hits.
 
         The copies run with the prefill. SGLang calls this after admission and under the lock of
@@ -242,7 +243,7 @@ class DependencyRequests:
             self.num_private -= len(pending.targets)
             state.num_private = 0
 
-    def release_orphans(self, waiting: list[Any]) -> None:
+    def release_orphans(self, waiting: list[Request]) -> None:
         """Free unlaunched copies of requests that left the waiting queue without running."""
         if not self._pending:
             return
@@ -253,7 +254,7 @@ class DependencyRequests:
 
     # -- inserting ---------------------------------------------------------------------------
 
-    def cache_unfinished(self, req: Any, state: RequestState) -> None:
+    def cache_unfinished(self, req: Request, state: RequestState) -> None:
         """Cache the context that is computed so far."""
         assert state.insertion is not None
         num_rows = req.extend_range.end
@@ -263,7 +264,7 @@ class DependencyRequests:
         req.cache_protected_len = int(state.insertion.owned.sum()) + state.num_private
 
     def cache_finished(
-        self, req: Any, state: RequestState, is_insert: bool, num_rows: int
+        self, req: Request, state: RequestState, is_insert: bool, num_rows: int
     ) -> list[Node]:
         """Give back the rows of a request that ended; the nodes it has used."""
         insertion = state.insertion
@@ -286,7 +287,7 @@ class DependencyRequests:
         state.forget_plan()
         return nodes
 
-    def _begin(self, req: Any, state: RequestState) -> None:
+    def _begin(self, req: Request, state: RequestState) -> None:
         """Once per admission: count the hits and tell the client what was reused."""
         if state.is_running:
             return
@@ -304,7 +305,7 @@ class DependencyRequests:
         logger.debug("rid=%s %s plan_ms=%.3f", req.rid, to_log(report), 1000 * state.plan_s)
 
     def _insert_context(
-        self, req: Any, state: RequestState, insertion: ContextInsertion, num_rows: int
+        self, req: Request, state: RequestState, insertion: ContextInsertion, num_rows: int
     ) -> None:
         """Offer the rows [.., num_rows) that are not in the tree yet."""
         next_row = insertion.next_row
@@ -318,7 +319,7 @@ class DependencyRequests:
             self._slots.free(np.concatenate([duplicate.own for duplicate in offer.duplicates]))
 
 
-def _permute(req: Any, state: RequestState, plan: RequestPlan) -> None:
+def _permute(req: Request, state: RequestState, plan: RequestPlan) -> None:
     # `origin_input_ids_unpadded` keeps the client's order, for the detokenizer.
     permuted = array("q")
     permuted.frombytes(state.tokens[plan.order].tobytes())

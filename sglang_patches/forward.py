@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from flashinfer_masks.visibility import Step
+from sglang_patches.contract import Batch, ForwardBatch
 from sglang_patches.host_cache import PendingLoad
 from sglang_patches.request_state import PendingCopy, RequestState, get_state
 
@@ -38,13 +38,13 @@ class _Rids(list[str]):
     dependencies: DependencyBatch
 
 
-def get_batch(forward_batch: Any) -> DependencyBatch | None:
+def get_batch(forward_batch: ForwardBatch) -> DependencyBatch | None:
     """The dependencies that `prepare_forward` put with this batch, None for a plain one."""
     rids = forward_batch.rids
     return rids.dependencies if isinstance(rids, _Rids) else None
 
 
-def prepare_forward(forward_batch: Any, batch: Any) -> None:
+def prepare_forward(forward_batch: ForwardBatch, batch: Batch) -> None:
     """Set positions, and for an extend the steps and copies, of the dependency requests.
 
     forward_batch  SGLang's new ForwardBatch; its `positions` are replaced, never written in
@@ -65,7 +65,7 @@ def prepare_forward(forward_batch: Any, batch: Any) -> None:
             _prepare_extend(forward_batch, batch, states, load)
 
 
-def _shift_decode_positions(forward_batch: Any, states: list[RequestState | None]) -> None:
+def _shift_decode_positions(forward_batch: ForwardBatch, states: list[RequestState | None]) -> None:
     offsets = [0 if state is None else state.decode_offset for state in states]
     if any(offsets):
         positions = forward_batch.positions
@@ -74,8 +74,8 @@ def _shift_decode_positions(forward_batch: Any, states: list[RequestState | None
 
 
 def _prepare_extend(
-    forward_batch: Any,
-    batch: Any,
+    forward_batch: ForwardBatch,
+    batch: Batch,
     states: list[RequestState | None],
     load: PendingLoad | None,
 ) -> None:

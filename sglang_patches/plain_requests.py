@@ -7,13 +7,13 @@ With a host tier their prefix also comes back from there, as with SGLang's HiCac
 from __future__ import annotations
 
 from array import array
-from typing import Any
 
 import numpy as np
 
 from depcache.cache import Insertion, KVTree, Node
 from depcache.cache.node import slots_of, to_key
 from depcache.plan import SegmentTable, match_segments
+from sglang_patches.contract import RadixKey, Request
 from sglang_patches.host_cache import HostCache
 from sglang_patches.request_state import Handle
 from sglang_patches.slots import Slots
@@ -29,7 +29,7 @@ class PlainRequests:
         self._slots = slots
         self._host = host
 
-    def match(self, req: Any, key: Any) -> tuple[np.ndarray, Handle]:
+    def match(self, req: Request, key: RadixKey) -> tuple[np.ndarray, Handle]:
         """Slots of the cached prefix, and its handle; `Handle.to_load` follows behind.
 
         key  SGLang's RadixKey: the tokens of `req` that may be matched
@@ -64,7 +64,7 @@ class PlainRequests:
         handle.nodes += nodes[-1:]
         return slots
 
-    def cache_unfinished(self, req: Any) -> None:
+    def cache_unfinished(self, req: Request) -> None:
         """Cache the rows that are computed so far."""
         tokens = req.get_fill_ids()
         row = self._slots.row(req, len(tokens))
@@ -78,7 +78,7 @@ class PlainRequests:
         req.cache_protected_len = len(tokens)
         req.prefix_indices = self._slots.row_on_device(req, len(tokens))
 
-    def cache_finished(self, req: Any, is_insert: bool, num_rows: int) -> list[Node]:
+    def cache_finished(self, req: Request, is_insert: bool, num_rows: int) -> list[Node]:
         """Cache the rows of a request that ended, if `is_insert`; the nodes it has used."""
         row = self._slots.row(req, num_rows)
         kept_from = num_rows
@@ -96,7 +96,9 @@ class PlainRequests:
             self._tree.unlock(req.last_node.nodes)
         return path
 
-    def _insert(self, req: Any, tokens: Any, row: np.ndarray) -> tuple[Insertion, Handle]:
+    def _insert(
+        self, req: Request, tokens: array[int] | list[int], row: np.ndarray
+    ) -> tuple[Insertion, Handle]:
         """Cache the rows of a plain request; the handle comes back locked."""
         root = self._tree.root(namespace_of(req))
         # Counted once, when it ends: it may come here for every chunk.
@@ -106,12 +108,12 @@ class PlainRequests:
         return inserted, handle
 
 
-def plain_tokens(req: Any) -> np.ndarray:
+def plain_tokens(req: Request) -> np.ndarray:
     """(num_tokens,) int64 prompt and output of a plain request."""
     return np.frombuffer(array("q", req.origin_input_ids) + array("q", req.output_ids), np.int64)
 
 
-def _array_key(tokens: Any, limit: int) -> bytes:
+def _array_key(tokens: array[int] | list[int], limit: int) -> bytes:
     """Raw key of the first `limit` tokens of an `array('q')` or a list of ints."""
     if isinstance(tokens, array):
         return to_key(np.frombuffer(tokens, dtype=np.int64)[:limit])

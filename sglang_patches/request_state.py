@@ -16,6 +16,7 @@ from depcache.cache import KVTree, Node
 from depcache.plan import ContextInsertion, RequestPlan, SegmentTable
 from depcache.prompt.wire import WireIds, forest_from_wire
 from flashinfer_masks.visibility import Structure
+from sglang_patches.contract import Request
 from sglang_patches.tenants import Namespace
 
 ATTRIBUTE = "depcache"
@@ -25,7 +26,7 @@ POOL_TOO_SMALL = "the pool is too small to move cached rows"
 NO_FREE_SLOTS = "no slots were free for moving cached rows"
 
 
-def get_state(req: Any) -> RequestState | None:
+def get_state(req: Request) -> RequestState | None:
     """The state of an SGLang request, None for a plain one."""
     return getattr(req, ATTRIBUTE, None)
 

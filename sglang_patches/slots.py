@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
+
+from sglang_patches.contract import CacheParams, Request
 
 
 class Slots:
@@ -16,7 +17,7 @@ class Slots:
     make_room  evicts at least so many tokens from the cache, as far as it can
     """
 
-    def __init__(self, params: Any, make_room: Callable[[int], object]) -> None:
+    def __init__(self, params: CacheParams, make_room: Callable[[int], object]) -> None:
         self._rows = params.req_to_token_pool
         self._allocator = params.token_to_kv_pool_allocator
         self._device = self._allocator.device
@@ -50,17 +51,17 @@ class Slots:
         """The slots as SGLang wants them."""
         return torch.from_numpy(slots).to(self._device) if len(slots) else self._none
 
-    def row(self, req: Any, num_rows: int) -> np.ndarray:
+    def row(self, req: Request, num_rows: int) -> np.ndarray:
         """(num_rows,) slots of the request's first rows."""
         row = self._rows.req_to_token[req.req_pool_idx, :num_rows]
         return row.cpu().numpy().astype(np.int64)
 
-    def row_on_device(self, req: Any, num_rows: int) -> torch.Tensor:
+    def row_on_device(self, req: Request, num_rows: int) -> torch.Tensor:
         """The same as a tensor of its own: the row is written again later."""
         row = self._rows.req_to_token[req.req_pool_idx, :num_rows]
         return row.to(torch.int64, copy=True)
 
-    def write_row(self, req: Any, start: int, slots: np.ndarray) -> None:
+    def write_row(self, req: Request, start: int, slots: np.ndarray) -> None:
         """Replace the slots of the rows from `start` on."""
         self._rows.write(
             (req.req_pool_idx, slice(start, start + len(slots))),

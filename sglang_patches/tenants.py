@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from depcache.errors import PromptError, shorten
+from sglang_patches.contract import Request
 
 MARK = "\x1f"
 
@@ -78,11 +79,12 @@ def seal(extra_key: Any) -> str | None:
     return None if tenant is None else str(tenant)
 
 
-def namespace_of(req: Any, layout: str = "tree") -> Namespace:
+def namespace_of(req: Request, layout: str = "tree") -> Namespace:
     """Where a request's KV is cached; plain prompts with those of the layout that is exact.
 
     req  SGLang's Req, whose `extra_key` ends in the adapter's id
     """
     if req.lora_id is None:
         return Namespace(req.extra_key, layout)
-    return Namespace(req.extra_key.removesuffix(req.lora_id) or None, layout, req.lora_id)
+    tenant = (req.extra_key or "").removesuffix(req.lora_id)
+    return Namespace(tenant or None, layout, req.lora_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from depcache.cache.node import slots_of
 from depcache.config import Config, load_config
 from depcache.errors import PromptError
 from depcache.plan import make_scheduler, match_segments
+from sglang_patches.contract import CacheParams, LoadBackParams, MatchParams, RadixKey, Request
 from sglang_patches.dependency_requests import DependencyRequests, make_state
 from sglang_patches.disk_cache import DiskCache
 from sglang_patches.host_cache import HostCache, PendingLoad
@@ -54,7 +55,7 @@ class DepCacheTree(BasePrefixCache):
 
     def __init__(
         self,
-        params: Any,
+        params: CacheParams,
         eviction_policy: str = "lru",
         host_tier: HostTier | None = None,
         disk_tier: DiskTier | None = None,
@@ -68,8 +69,8 @@ class DepCacheTree(BasePrefixCache):
         """
         self.disable = False
         self.page_size = 1
-        self.req_to_token_pool = params.req_to_token_pool
-        self.token_to_kv_pool_allocator = params.token_to_kv_pool_allocator
+        self.req_to_token_pool = cast(Any, params.req_to_token_pool)
+        self.token_to_kv_pool_allocator = cast(Any, params.token_to_kv_pool_allocator)
         self.device = self.token_to_kv_pool_allocator.device
         config = load_config()
         self.tree = _make_tree(eviction_policy, config)
@@ -215,7 +216,7 @@ class DepCacheTree(BasePrefixCache):
 
     # -- matching --------------------------------------------------------------------------
 
-    def match_prefix(self, params: Any) -> MatchResult:
+    def match_prefix(self, params: MatchParams) -> MatchResult:
         req = params.req
         if req is None:  # only where prefill and decode are apart, which is refused at start
             return self._nothing()
@@ -224,7 +225,7 @@ class DepCacheTree(BasePrefixCache):
         except Exception as error:
             return self._refuse(req, error)
 
-    def _match(self, req: Any, key: Any) -> MatchResult:
+    def _match(self, req: Request, key: RadixKey) -> MatchResult:
         state = get_state(req)
         if req.to_finish is not None:
             # Aborted: SGLang runs a one-token stub, or a retracted prompt once more, only to
@@ -239,7 +240,7 @@ class DepCacheTree(BasePrefixCache):
         plan = self.dependency.match(req, state)
         return self._result(plan.shared_slots, state.handle, plan.num_shifted + plan.num_loaded)
 
-    def _refuse(self, req: Any, error: Exception) -> MatchResult:
+    def _refuse(self, req: Request, error: Exception) -> MatchResult:
         """End `req` alone, with its reason.
 
         The HTTP process refuses bad requests first. This is for those that reach the scheduler in
@@ -255,7 +256,7 @@ class DepCacheTree(BasePrefixCache):
         req.full_untruncated_fill_ids = req.origin_input_ids + req.output_ids
         return self._nothing()
 
-    def _forget_state(self, req: Any) -> None:
+    def _forget_state(self, req: Request) -> None:
         state = get_state(req)
         if state is not None:
             self.dependency.release_pending(state)
@@ -269,7 +270,7 @@ class DepCacheTree(BasePrefixCache):
             self.slots.to_device(slots), handle, handle, handle, host_hit_length=num_moved
         )
 
-    def init_load_back(self, params: Any) -> tuple[torch.Tensor, Handle]:
+    def init_load_back(self, params: LoadBackParams) -> tuple[torch.Tensor, Handle]:
         """Allocate the slots of hits that are moved: shifted or loaded ones."""
         handle = params.best_match_node
         if handle.to_load:
@@ -289,12 +290,12 @@ class DepCacheTree(BasePrefixCache):
         """Hand the copies of `state` to the forward pass that is being launched."""
         return self.dependency.take_pending(state)
 
-    def note_launch(self, reqs: list[Any], num_new: int) -> None:
+    def note_launch(self, reqs: list[Request], num_new: int) -> None:
         """An extend that computes `num_new` tokens is being launched."""
         if self._measures and self.host is not None:
             setattr(reqs[0], LAUNCH, (time.perf_counter(), num_new))
 
-    def _note_result(self, req: Any) -> None:
+    def _note_result(self, req: Request) -> None:
         launch = getattr(req, LAUNCH, None)
         if launch is not None:
             setattr(req, LAUNCH, None)
@@ -307,7 +308,7 @@ class DepCacheTree(BasePrefixCache):
         if self.disk is not None:
             self.disk.poll()
 
-    def prefetch(self, req: Any) -> None:
+    def prefetch(self, req: Request) -> None:
         """A request enters the waiting queue: bring what it needs from disk to host memory."""
         if self.disk is None:
             return
@@ -340,13 +341,13 @@ class DepCacheTree(BasePrefixCache):
         if self.disk is not None:
             self.disk.turn_off("the weights of the model were changed while the server runs")
 
-    def release_orphans(self, waiting: list[Any]) -> None:
+    def release_orphans(self, waiting: list[Request]) -> None:
         """Free unlaunched copies of requests that left the waiting queue without running."""
         self.dependency.release_orphans(waiting)
 
     # -- inserting ---------------------------------------------------------------------------
 
-    def cache_unfinished_req(self, req: Any, chunked: bool = False, **_: Any) -> None:
+    def cache_unfinished_req(self, req: Request, chunked: bool = False, **_: Any) -> None:
         self._note_result(req)
         state = get_state(req)
         if state is None:
@@ -359,7 +360,7 @@ class DepCacheTree(BasePrefixCache):
             self.disk.release(req.rid)
 
     def cache_finished_req(
-        self, req: Any, is_insert: bool = True, *, kv_len_to_handle: int, **_: Any
+        self, req: Request, is_insert: bool = True, *, kv_len_to_handle: int, **_: Any
     ) -> None:
         self._note_result(req)
         self.waiting_queue.finished(req)

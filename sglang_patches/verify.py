@@ -14,6 +14,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from depcache.errors import ConfigError
+from sglang_patches.contract import CONTRACTS, missing_fields
 from sglang_patches.version import (
     BACKEND_NAME,
     SUPPORTED_VERSIONS,
@@ -30,6 +31,8 @@ class Report:
 
     seams     official extension point -> in place
     hooks     hooked SGLang function -> applied
+    fields    SGLang class -> it has all that `sglang_patches.contract` says; only looked at by
+              `inspect_server_process`
     problems  one sentence each, with what to do; empty when all is well
     """
 
@@ -37,6 +40,7 @@ class Report:
     supported_versions: list[str]
     seams: dict[str, bool] = field(default_factory=dict)
     hooks: dict[str, bool] = field(default_factory=dict)
+    fields: dict[str, bool] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
 
@@ -135,7 +139,14 @@ def inspect_server_process() -> Report:
 
     load_plugins()
     install_front_hooks()
-    return inspect(ENGINE_HOOKS + front_hook_names())
+    report = inspect(ENGINE_HOOKS + front_hook_names())
+    missing = missing_fields()
+    report.fields = {path: not any(f.startswith(f"{path}.") for f in missing) for path in CONTRACTS}
+    if missing:
+        report.problems.append(
+            f"this SGLang lacks what DepCache uses: {', '.join(missing)}; install a supported one"
+        )
+    return report
 
 
 def main(arguments: list[str]) -> int:
@@ -145,7 +156,7 @@ def main(arguments: list[str]) -> int:
     if "--json" in arguments:
         print(json.dumps(result))
     else:
-        for kind in ("seams", "hooks"):
+        for kind in ("seams", "hooks", "fields"):
             for name, found in result[kind].items():
                 print(f"{'ok     ' if found else 'MISSING'} {kind[:-1]:5} {name}")
         for problem in report.problems:

@@ -9,19 +9,19 @@ those that left are taken off. With an order of our own the list is sorted as we
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any
 
 from depcache.cache import KVTree
 from depcache.errors import PromptError
 from depcache.plan import Lookahead, Scheduler, SegmentTable
+from sglang_patches.contract import Request
 from sglang_patches.plain_requests import plain_tokens
 from sglang_patches.request_state import RequestState, get_state
 from sglang_patches.tenants import namespace_of
 
-MakeState = Callable[[Any], RequestState | None]
+MakeState = Callable[[Request], RequestState | None]
 
 
-def prompt_of(req: Any, make_state: MakeState) -> tuple[Hashable, SegmentTable] | None:
+def prompt_of(req: Request, make_state: MakeState) -> tuple[Hashable, SegmentTable] | None:
     """Namespace and segments of what a waiting request needs; None when it will not run.
 
     make_state  prepares a request that was never matched; None for a plain one
@@ -54,9 +54,9 @@ class WaitingQueue:
         self._lookahead = Lookahead(tree) if tree.policy.looks_ahead else None
         self._scheduler = scheduler
         # The requests are kept, so that no other can have the same id meanwhile.
-        self._waiting: dict[Hashable, Any] = {}
-        self._started: dict[Hashable, Any] = {}
-        self._alone: Any = None  # a request that was the only one in the last pass
+        self._waiting: dict[Hashable, Request] = {}
+        self._started: dict[Hashable, Request] = {}
+        self._alone: Request | None = None  # a request that was the only one in the last pass
 
     def __len__(self) -> int:
         """Requests that are known to wait."""
@@ -71,7 +71,7 @@ class WaitingQueue:
         for name in list(self._started):
             self._finish(name)
 
-    def sync(self, waiting: list[Any]) -> None:
+    def sync(self, waiting: list[Request]) -> None:
         """See `waiting`, SGLang's list; sorts it in place if there is a scheduler.
 
         O(queue) for the comparison, O(segments) for each request that came or went.
@@ -94,7 +94,7 @@ class WaitingQueue:
         if self._lookahead is not None:
             self._lookahead.set_order(map(id, waiting))
 
-    def forget_gone(self, waiting: list[Any]) -> None:
+    def forget_gone(self, waiting: list[Request]) -> None:
         """Take off those that are not in `waiting` any more.
 
         For aborts: SGLang makes no pass over an empty queue, so `sync` might not come soon.
@@ -103,14 +103,14 @@ class WaitingQueue:
         for name in [name for name in self._waiting if name not in names]:
             self._leave(name, is_running=self._waiting[name].req_pool_idx is not None)
 
-    def finished(self, req: Any) -> None:
+    def finished(self, req: Request) -> None:
         """`req` adds no more of its prompt to the tree: all is cached, or it ended early."""
         name = id(req)
         if name in self._waiting:  # it started and ended between two passes
             self._leave(name, is_running=True)
         self._finish(name)
 
-    def _enter(self, req: Any) -> None:
+    def _enter(self, req: Request) -> None:
         prompt = prompt_of(req, self._make_state)
         if prompt is None:
             return

@@ -11,8 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from sglang_patches.contract import Batch, ForwardBatch
 
-def set_positions(forward_batch: Any, cls: type, batch: Any, *args: Any, **kwargs: Any) -> None:
+
+def set_positions(
+    forward_batch: ForwardBatch, cls: type, batch: Batch, *args: Any, **kwargs: Any
+) -> None:
     """Positions, steps and copies for a batch of our cache; nothing for a stock one."""
     if getattr(batch.tree_cache, "is_depcache", False):
         from sglang_patches.forward import prepare_forward

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from sglang_patches.contract import Request
+
 
 def show_queue(
-    result: Any, policy: Any, waiting_queue: list[Any], *args: Any, **kwargs: Any
+    result: Any, policy: Any, waiting_queue: list[Request], *args: Any, **kwargs: Any
 ) -> None:
     """Let our cache see the queue, and sort it if it is to."""
     if getattr(policy.tree_cache, "is_depcache", False):

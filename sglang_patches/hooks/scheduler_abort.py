@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from sglang_patches.contract import Scheduler
 
-def release_orphans(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+
+def release_orphans(result: Any, scheduler: Scheduler, *args: Any, **kwargs: Any) -> None:
     """Let our cache forget requests that are gone, and free what they had allocated."""
     if getattr(scheduler.tree_cache, "is_depcache", False):
         scheduler.tree_cache.release_orphans(scheduler.waiting_queue)

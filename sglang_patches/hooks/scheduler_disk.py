@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from sglang_patches.contract import Request, Scheduler
+
 # Longer than a thread needs for a value, shorter than anyone notices.
 YIELD_S = 0.001
 
 
-def poll_tiers(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+def poll_tiers(scheduler: Scheduler, *args: Any, **kwargs: Any) -> None:
     """Conclude transfers, and let the scheduler ask before it admits a request."""
     cache = scheduler.tree_cache
     if getattr(cache, "is_depcache", False) and cache.disk is not None:
@@ -30,7 +32,7 @@ def poll_tiers(scheduler: Any, *args: Any, **kwargs: Any) -> None:
             time.sleep(YIELD_S)
 
 
-def _has_nothing_to_run(scheduler: Any) -> bool:
+def _has_nothing_to_run(scheduler: Scheduler) -> bool:
     """Whether no batch runs and no result waits: this pass can only admit what is waiting."""
     return (
         scheduler.last_batch is None
@@ -39,7 +41,7 @@ def _has_nothing_to_run(scheduler: Any) -> bool:
     )
 
 
-def prefetch(original: Callable[..., Any], scheduler: Any, req: Any) -> None:
+def prefetch(original: Callable[..., Any], scheduler: Scheduler, req: Request) -> None:
     """Ask our cache to fetch what the request will need."""
     if getattr(scheduler.tree_cache, "is_depcache", False):
         scheduler.tree_cache.prefetch(req)

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from sglang_patches.contract import Scheduler
 
-def add_depcache_state(result: Any, scheduler: Any, recv_req: Any) -> None:
+
+def add_depcache_state(result: Any, scheduler: Scheduler, recv_req: Any) -> None:
     """Put our cache's state, and the answer to a question, into the reply."""
     if getattr(scheduler.tree_cache, "is_depcache", False):
         from sglang_patches.control import answer

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sglang_patches.contract import Scheduler
+
 _ATTRIBUTE = "depcache_weight_updates"
 """The scheduler's updates that wait, in the order in which they came."""
 
@@ -23,17 +25,18 @@ def update_when_idle(original: Callable[..., Any], updater: Any, recv_req: Any) 
     scheduler = _scheduler_of(updater)
     if scheduler is None or not recv_req.flush_cache or scheduler.is_fully_idle():
         return original(updater, recv_req)
-    if scheduler._engine_paused:
+    if scheduler._engine_paused:  # pyright: ignore[reportPrivateUsage]
         return _refuse(recv_req)
     waiting = getattr(scheduler, _ATTRIBUTE, [])
     setattr(scheduler, _ATTRIBUTE, [*waiting, recv_req])
     return None
 
 
-def resume_updates(scheduler: Any, recv_reqs: list[Any]) -> None:
+def resume_updates(scheduler: Scheduler, recv_reqs: list[Any]) -> None:
     """Give the scheduler the updates that wait for it again, before all that comes after them."""
     waiting = getattr(scheduler, _ATTRIBUTE, None)
-    if waiting and (scheduler.is_fully_idle() or scheduler._engine_paused):
+    is_paused = scheduler._engine_paused  # pyright: ignore[reportPrivateUsage]
+    if waiting and (is_paused or scheduler.is_fully_idle()):
         setattr(scheduler, _ATTRIBUTE, [])
         recv_reqs[:0] = waiting
 
@@ -45,7 +48,7 @@ def note_new_weights(updater: Any, *args: Any, **kwargs: Any) -> None:
         scheduler.tree_cache.note_new_weights()
 
 
-def _scheduler_of(updater: Any) -> Any:
+def _scheduler_of(updater: Any) -> Scheduler | None:
     """The scheduler whose weights these are, or None if its cache is not ours."""
     scheduler = getattr(updater.flush_cache, "__self__", None)
     is_ours = getattr(getattr(scheduler, "tree_cache", None), "is_depcache", False)
