@@ -3,30 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 from rich.tree import Tree
 
+from depcache.cli.graphs import Graph, open_retriever
 from depcache.cli.output import JSON_HELP, make_console, print_json
 from depcache.client.client import DEFAULT_URL, Client
 from depcache.graph.stores import DEFAULT_URL as DEFAULT_GRAPH
 
 if TYPE_CHECKING:
-    from depcache.graph.retrieval import Retrieved, Retriever
+    from depcache.graph.retrieval import Retrieved
     from depcache.prompt.paths import Path
 
-Graph = Annotated[
-    str,
-    typer.Option(
-        envvar="DEPCACHE_GRAPH",
-        help="A file for the embedded FalkorDB, falkor://host:port/graph, or a .tsv, .jsonl or "
-        ".graphml file to read into memory.",
-    ),
-]
 Server = Annotated[str, typer.Option(envvar="DEPCACHE_SERVER", help="Address of the server.")]
 ApiKey = Annotated[
     str | None, typer.Option(envvar="DEPCACHE_API_KEY", help="Key of the server, if it has one.")
@@ -98,20 +90,6 @@ def ask(
     )
     if report.fallback_reason:
         console.print(f"served as a plain prompt: {report.fallback_reason}", markup=False)
-
-
-@contextmanager
-def open_retriever(graph: str, pruner: str) -> Iterator[Retriever]:
-    """A retriever whose store is closed at the end."""
-    from depcache.graph.pruning import get_pruner
-    from depcache.graph.retrieval import Retriever
-
-    chosen = get_pruner(pruner)  # a wrong name must not start a database
-    retriever = Retriever(graph, pruner=chosen)
-    try:
-        yield retriever
-    finally:
-        retriever.store.close()
 
 
 def show(found: Retrieved, as_json: bool) -> None:

@@ -17,7 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from depcache.cli.ask import AsJson, Graph, Hops, PrunerName, open_retriever
+from depcache.cli.ask import AsJson, Hops, PrunerName
+from depcache.cli.graphs import Graph, open_retriever
 from depcache.cli.output import make_console, make_grid, print_json
 from depcache.graph.stores import DEFAULT_URL as DEFAULT_GRAPH
 from depcache.prompt.render import DEFAULT_SYSTEM

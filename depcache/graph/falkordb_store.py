@@ -168,6 +168,9 @@ class FalkorDBStore(GraphStore):
             aliases=sum(map(len, self.aliases().values())),
         )
 
+    def is_empty(self) -> bool:
+        return not self._read("MATCH (:Entity)-[r:REL]->() RETURN 1 LIMIT 1")
+
     def names(self) -> list[str]:
         return sorted(row[0] for row in self._read("MATCH (e:Entity) RETURN e.name"))
 

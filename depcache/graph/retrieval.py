@@ -76,7 +76,7 @@ class Retriever:
         max_paths: int = NUM_PATHS,
         max_entities: int = NUM_ENTITIES,
     ) -> None:
-        self.store: GraphStore = open_store(store)
+        self.store: GraphStore = open_store(store, must_exist=True)
         self._pruner = get_pruner(pruner)
         self._threshold = threshold
         self._bounds = bounds

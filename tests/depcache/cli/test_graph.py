@@ -129,16 +129,74 @@ def test_a_database_that_is_down_is_one_sentence_and_exit_code_3(
     assert waits == sorted(waits) and len(waits) >= 3
 
 
-def test_an_empty_graph_is_told_as_one(call: Call, server: FakeServer) -> None:
-    empty = ["--graph", "networkx:"]
-    code, text, _ = call("graph", "stats", *empty, "--json")
-    assert code == 0 and json.loads(text)["triples"] == json.loads(text)["version"] == 0
-    code, text, _ = call("graph", "link", "Who is Ann?", *empty)
-    assert code == 0 and text == "no entity of the graph is named\n"
-    code, _, error = call("graph", "paths", "Ann", *empty)
-    assert code == 2 and error == "depcache: the graph has no entity 'Ann'\n"
-    code, text, _ = call("ask", "Who is Ann?", *empty, "--pruner", "none")
-    assert code == 0 and "names no entity of the graph" in text
+READS = [
+    ["graph", "stats"],
+    ["graph", "link", "Who is Ann?"],
+    ["graph", "paths", "Ann"],
+    ["graph", "remove", "FACTS"],
+    ["ask", "Who is Ann?"],
+    ["precompute"],
+    ["invalidate", "--entity", "Ann"],
+    ["finetune", "data", "--questions", "FACTS", "--out", "OUT"],
+]
+
+
+@pytest.mark.parametrize("command", READS, ids=" ".join)
+def test_a_graph_that_is_not_there_is_named_and_not_made(
+    call: Call, facts: Path, tmp_path: Path, command: list[str]
+) -> None:
+    command = [word.replace("FACTS", str(facts)) for word in command]
+    for name in ("typo.tsv", "typo.jsonl.gz", "typo.graphml", "typo.db", "typo", "typo.nodb"):
+        graph = tmp_path / name
+        code, text, error = call(*command, "--graph", graph)
+        assert (code, text, error.count("\n")) == (2, "", 1)
+        assert str(graph) in error and error.startswith("depcache: ")
+        assert not graph.exists()
+
+
+@pytest.mark.falkordb
+@pytest.mark.parametrize("command", [c for c in READS if "--entity" not in c], ids=" ".join)
+def test_a_graph_that_is_empty_is_named(
+    call: Call, facts: Path, tmp_path: Path, command: list[str]
+) -> None:
+    if "remove" in command:
+        pytest.skip("taking triples out of an empty graph changes nothing")
+    command = [word.replace("FACTS", str(facts)) for word in command]
+    (tmp_path / "empty.tsv").write_text("")
+    with open_store(tmp_path / "graph.db") as store:
+        store.upsert([("a", "r", "b")])
+        store.remove([("a", "r", "b")])
+    for graph in ("networkx:", tmp_path / "empty.tsv", tmp_path / "graph.db"):
+        code, text, error = call(*command, "--graph", graph)
+        assert (code, text, error.count("\n")) == (2, "", 1)
+        assert str(graph) in error and "is empty" in error
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".jsonl.gz", ".graphml"])
+def test_load_and_remove_write_a_file(call: Call, facts: Path, tmp_path: Path, suffix: str) -> None:
+    graph = tmp_path / f"graph{suffix}"
+    code, text, _ = call("graph", "load", facts, "--graph", graph)
+    assert code == 0 and "3 new triples" in text
+    assert json.loads(call("graph", "stats", "--graph", graph, "--json")[1])["triples"] == 3
+    gone = tmp_path / "gone.tsv"
+    gone.write_text("Oslo\tis in\tNorway\n")
+    assert call("graph", "remove", gone, "--graph", graph)[0] == 0
+    assert set(open_store(graph).triples()) == {
+        ("Ann Lee", "born in", "Oslo"),
+        ("Ann Lee", "wrote", "Blue [b]"),
+    }
+    before = graph.read_bytes()
+    (tmp_path / "aliases.tsv").write_text("Ann Lee\tthe author\n")
+    code, _, error = call(
+        "graph", "load", gone, "--graph", graph, "--aliases", tmp_path / "aliases.tsv"
+    )
+    assert code == 2 and "no place for --aliases" in error
+    assert graph.read_bytes() == before
+
+
+def test_what_is_loaded_into_memory_only_is_said_to_be_gone(call: Call, facts: Path) -> None:
+    code, text, _ = call("graph", "load", facts, "--graph", "networkx:")
+    assert code == 0 and "nothing of it is kept" in text
 
 
 def test_figures_on_stdout_are_nothing_but_json(call: Call, facts: Path, tmp_path: Path) -> None:
