@@ -19,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from depcache.cli.ask import ApiKey, AsJson, Hops, PrunerName, Server
+from depcache.cli.ask import DEFAULT_PRUNER, ApiKey, AsJson, Hops, PrunerName, Server
 from depcache.cli.graphs import Graph, open_graph
 from depcache.cli.output import make_console, make_grid, print_json, read_text
 from depcache.client.client import DEFAULT_URL, Client
@@ -71,7 +71,7 @@ def precompute(
             "which chooses by the question, all paths up to this many: 10000.",
         ),
     ] = None,
-    pruner: PrunerName = "auto",
+    pruner: PrunerName = DEFAULT_PRUNER,
     system: System = None,
     system_file: SystemFile = None,
     messages: Messages = None,

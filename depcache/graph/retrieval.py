@@ -145,7 +145,7 @@ class Retriever:
         notes += _note_bounds(expansions, num_hops)
         expanded = time.perf_counter()
         groups = [
-            (entity, prune(question, found.paths, num_paths, self._pruner))
+            (entity, prune(question, found.paths, num_paths, self._pruner, ranked=by_relevance))
             for entity, found in expansions.items()
         ]
         if by_relevance:

@@ -4,9 +4,15 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import os
+import pty
 import re
+import select
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,8 +24,9 @@ pytest.importorskip("rapidfuzz", reason="needs the extra `graph`")
 
 from depcache.cli import ask, main
 from depcache.graph import open_store
-from tests.depcache.client.fake_server import REPORT, FakeServer, chat_chunks, named_paths
+from tests.depcache.client.fake_server import REPORT, FakeServer, chat_chunks, named_paths, sse
 from tests.helpers.chat_server import start_chat_server
+from tests.helpers.ends import SLOWEST_S
 
 LINES = "Ann Lee\tborn in\tOslo\nOslo\tis in\tNorway\nbad line\nAnn Lee\twrote\tBlue [b]\n"
 
@@ -239,6 +246,92 @@ def test_ask_shows_paths_answer_and_reuse(call: Call, facts: Path, server: FakeS
         ("Ann Lee", "wrote", "Blue [b]"),
         ("Ann Lee", "born in", "Oslo", "is in", "Norway"),
     ]
+
+
+def test_several_questions_are_asked_of_one_graph(
+    call: Call, facts: Path, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[object] = []
+    real = open_store
+
+    def count(*arguments: object, **options: bool) -> object:
+        opened.append(arguments)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr("depcache.cli.graphs.open_store", count)
+    lines = "Where was Ann Lee born?\n\nWhat did Ann Lee write?  \n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    code, text, _ = call("ask", "-", "--graph", facts, "--json")
+    first, second = map(json.loads, text.splitlines())
+    assert code == 0 and len(opened) == 1
+    assert first["answer"] == second["answer"] == "Warsaw"
+    asked = [body["messages"][-1]["content"] for _, body in server.requests]
+    assert [words.endswith(end) for words, end in zip(asked, ("born?", "write?"), strict=True)]
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    code, text, _ = call("ask", "-", "--graph", facts)
+    assert code == 0 and text.count("Warsaw") == text.count("15 reused") == 2
+
+
+def test_a_question_that_is_refused_does_not_end_the_others(
+    call: Call, facts: Path, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts.write_text("Ann Lee\tborn in\tOslo\n")
+    lines = "Ann Lee -> born in -> Oslo? x\nWho is Ann Lee?\n"
+    refused = lines.splitlines()[0]
+    real = server.answer
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if refused in json.loads(request.content)["messages"][-1]["content"]:
+            return httpx.Response(400, json={"message": "no"})
+        return real(request)
+
+    monkeypatch.setattr(server.transport, "handler", answer)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    code, text, error = call("ask", "-", "--graph", facts, "--json")
+    assert code == 2 and len(text.splitlines()) == 1
+    assert "refused the request" in error and error.count("\n") == 1
+    monkeypatch.setattr(sys, "stdin", io.StringIO(" \n"))
+    code, text, error = call("ask", "-", "--graph", facts)
+    assert (code, text) == (2, "") and "no question" in error
+
+
+@pytest.mark.parametrize("is_piped", [False, True])
+def test_a_terminal_is_asked_for_questions(facts: Path, is_piped: bool) -> None:
+    data = sse(*chat_chunks())
+    with start_chat_server(lambda _: (200, "unused"), stream=data) as (url, bodies):
+        command = [sys.executable, "-m", "depcache.cli.main", "ask", "-", "--server", url]
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [*command, "--graph", str(facts)],
+            stdin=theirs,
+            stdout=subprocess.PIPE if is_piped else theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        shown = b""
+
+        def read_until(word: bytes) -> None:
+            nonlocal shown
+            deadline = time.monotonic() + SLOWEST_S
+            while word not in shown:
+                assert select.select([ours], [], [], deadline - time.monotonic())[0], shown
+                shown += os.read(ours, 4096)
+
+        try:
+            for question in (b"Who is Ann Lee?", b"Where was Ann Lee born?"):
+                read_until(b"question> ")
+                shown = b""
+                os.write(ours, question + b"\n")
+            read_until(b"question> ")
+            os.write(ours, b"\x04")
+            out = process.communicate(timeout=SLOWEST_S)[0] if is_piped else shown
+            assert process.wait(SLOWEST_S) == 0
+        finally:
+            process.kill()
+            os.close(ours)
+        assert b"Warsaw" in out
+        assert b"question>" not in (out if is_piped else b"")
+    assert len(bodies) == 2
 
 
 def test_ask_as_json_holds_everything(call: Call, facts: Path, server: FakeServer) -> None:
