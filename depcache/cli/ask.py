@@ -3,30 +3,29 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 from rich.tree import Tree
 
-from depcache.cli.output import JSON_HELP, make_console, print_json
+from depcache.cli.graphs import Graph, open_retriever
+from depcache.cli.output import JSON_HELP, exit_code_of, make_console, print_error, print_json
 from depcache.client.client import DEFAULT_URL, Client
+from depcache.errors import DepCacheError, PromptError, ServerError
 from depcache.graph.stores import DEFAULT_URL as DEFAULT_GRAPH
+from depcache.text_file import reading
 
 if TYPE_CHECKING:
-    from depcache.graph.retrieval import Retrieved, Retriever
+    from depcache.client.reply import Reply
+    from depcache.graph.retrieval import Retrieved
     from depcache.prompt.paths import Path
 
-Graph = Annotated[
-    str,
-    typer.Option(
-        envvar="DEPCACHE_GRAPH",
-        help="A file for the embedded FalkorDB, falkor://host:port/graph, or a .tsv, .jsonl or "
-        ".graphml file to read into memory.",
-    ),
-]
 Server = Annotated[str, typer.Option(envvar="DEPCACHE_SERVER", help="Address of the server.")]
 ApiKey = Annotated[
     str | None, typer.Option(envvar="DEPCACHE_API_KEY", help="Key of the server, if it has one.")
@@ -35,52 +34,116 @@ Hops = Annotated[int, typer.Option(min=1, help="Edges of the longest path.")]
 NumPaths = Annotated[int, typer.Option("--paths", min=1, help="Paths of each entity.")]
 NumEntities = Annotated[int, typer.Option("--entities", min=1, help="Entities of a question.")]
 PrunerName = Annotated[
-    str, typer.Option("--pruner", help="How paths are chosen: auto, none, words or minilm.")
+    str,
+    typer.Option(
+        "--pruner",
+        help="How paths are chosen where there are more: words, none, minilm (better; takes "
+        "seconds to load), or auto, minilm where it is installed.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help=JSON_HELP)]
 
 
+DEFAULT_PRUNER = "words"  # it needs no torch
+
+PROMPT = "question> "
+
+
 def ask(
-    question: Annotated[str, typer.Argument(help="What to ask.")],
+    question: Annotated[
+        str, typer.Argument(help="What to ask; - reads one question a line from stdin.")
+    ],
     graph: Graph = DEFAULT_GRAPH,
     server: Server = DEFAULT_URL,
     api_key: ApiKey = None,
     hops: Hops = 2,
     num_paths: NumPaths = 30,
     num_entities: NumEntities = 10,
-    pruner: PrunerName = "auto",
+    pruner: PrunerName = DEFAULT_PRUNER,
     layout: Annotated[str, typer.Option(help="tree, staggered or sequential.")] = "tree",
     max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 128,
     as_json: AsJson = False,
 ) -> None:
-    """Answer a question with the facts a graph has about the entities it names."""
-    with open_retriever(graph, pruner) as retriever:
-        found = retriever.retrieve(question, num_entities, hops, num_paths)
-    if not as_json:
-        show(found, as_json=False)
-    wanted: Any = layout  # the client refuses what is no layout, and names the choices
-    console = make_console()
-    with (
-        Client(server, api_key) as client,
-        client.ask(
-            found.paths, question, stream=True, layout=wanted, max_tokens=max_tokens
-        ) as stream,
-    ):
-        for piece in stream:
-            if not as_json:
-                console.print(piece, end="", markup=False)
-        reply = stream.finish()
-    report = reply.depcache
-    if as_json:
-        answer = _to_json(found) | {
-            "answer": reply.text,
-            "usage": {name: getattr(reply.usage, name) for name in reply.usage.__slots__},
-            "depcache": report and {name: getattr(report, name) for name in report.__slots__},
-            "ttft_s": reply.ttft_s,
-            "total_s": reply.total_s,
-        }
-        print_json(answer)
+    """Answer a question with the facts a graph has about the entities it names.
+
+    With - the graph and the connection stay open from question to question: in a terminal until
+    Ctrl-D. What is refused is said, and the next question is asked; --json prints one line each.
+    """
+
+    def answer(text: str) -> dict[str, Any]:
+        found = retriever.retrieve(text, num_entities, hops, num_paths)
+        if not as_json:
+            show(found, as_json=False)
+        reply = _stream(client, found, text, layout, max_tokens, is_quiet=as_json)
+        if not as_json:
+            _show_reuse(found, reply)
+        return _to_json(found) | _reply_to_json(reply)
+
+    with open_retriever(graph, pruner) as retriever, Client(server, api_key) as client:
+        if question != "-":
+            found = answer(question)
+            if as_json:
+                print_json(found)
+            return
+        refused: DepCacheError | None = None
+        num_asked = 0
+        for text in _read_questions():
+            num_asked += 1
+            try:
+                found = answer(text)
+            except (PromptError, ServerError) as error:
+                # Who sits at a terminal may start the server now; a list of questions is given up.
+                if isinstance(error, ServerError) and not sys.stdin.isatty():
+                    raise
+                refused = error
+                print_error(error)
+                continue
+            if as_json:
+                print(json.dumps(found, ensure_ascii=False), flush=True)
+    if not num_asked:
+        raise PromptError("stdin holds no question: write one a line")
+    if refused is not None and not sys.stdin.isatty():
+        raise typer.Exit(exit_code_of(refused))
+
+
+def _read_questions() -> Iterator[str]:
+    """The lines of stdin that are not blank; asked for at a terminal."""
+    if not sys.stdin.isatty():
+        with reading("-"):
+            yield from (line.strip() for line in sys.stdin if line.strip())
         return
+    with suppress(ImportError):
+        import_module("readline")  # arrow keys and a history, where Python has it
+    while True:
+        if is_piped := not sys.stdout.isatty():
+            print(PROMPT, end="", file=sys.stderr, flush=True)
+        try:
+            text = input("" if is_piped else PROMPT).strip()
+        except EOFError:
+            print(file=sys.stderr)
+            return
+        if text:
+            yield text
+
+
+def _stream(
+    client: Client, found: Retrieved, question: str, layout: Any, max_tokens: int, *, is_quiet: bool
+) -> Reply:
+    """Ask, and print the answer as it comes unless `is_quiet`."""
+    console = make_console()
+    # The client refuses what is no layout, and names the choices.
+    with client.ask(
+        found.paths, question, stream=True, layout=layout, max_tokens=max_tokens
+    ) as stream:
+        for piece in stream:
+            if not is_quiet:
+                console.print(piece, end="", markup=False)
+        return stream.finish()
+
+
+def _show_reuse(found: Retrieved, reply: Reply) -> None:
+    console = make_console()
+    report = reply.depcache
     console.print("\n")
     if report is None:
         why = (
@@ -100,18 +163,15 @@ def ask(
         console.print(f"served as a plain prompt: {report.fallback_reason}", markup=False)
 
 
-@contextmanager
-def open_retriever(graph: str, pruner: str) -> Iterator[Retriever]:
-    """A retriever whose store is closed at the end."""
-    from depcache.graph.pruning import get_pruner
-    from depcache.graph.retrieval import Retriever
-
-    chosen = get_pruner(pruner)  # a wrong name must not start a database
-    retriever = Retriever(graph, pruner=chosen)
-    try:
-        yield retriever
-    finally:
-        retriever.store.close()
+def _reply_to_json(reply: Reply) -> dict[str, Any]:
+    report = reply.depcache
+    return {
+        "answer": reply.text,
+        "usage": {name: getattr(reply.usage, name) for name in reply.usage.__slots__},
+        "depcache": report and {name: getattr(report, name) for name in report.__slots__},
+        "ttft_s": reply.ttft_s,
+        "total_s": reply.total_s,
+    }
 
 
 def show(found: Retrieved, as_json: bool) -> None:

@@ -19,6 +19,7 @@ from depcache.client.client import Client
 from depcache.config import load_config
 from depcache.errors import ConfigError, DepCacheError, shorten
 from depcache.gpu_checks import why_unchecked
+from depcache.install import install_command
 
 State = Literal["ok", "note", "problem"]
 
@@ -31,8 +32,8 @@ CLIENT_PACKAGES = (
 ENTRY_POINT_GROUPS = ("sglang.srt.plugins", "sglang.srt.platforms")
 VERIFY_TIMEOUT_S = 300.0  # a first import of SGLang on a cold disk
 
-INSTALL_CLIENT = "pip install . in a checkout of DepCache"
-INSTALL_SERVER = "pip install '.[server]' in a checkout of DepCache"
+INSTALL_CLIENT = install_command()
+INSTALL_SERVER = install_command("server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,31 +47,38 @@ class Check:
 
 
 def run_checks(
-    server_url: str | None = None, api_key: str | None = None, *, is_client: bool = False
+    server_url: str | None = None,
+    api_key: str | None = None,
+    *,
+    is_client: bool = False,
+    is_quick: bool = False,
 ) -> list[Check]:
     """All checks in order. With `server_url`, SGLang need not be installed here as well.
 
     is_client  leave out what only a machine that serves needs
+    is_quick   leave out what can only be known by importing SGLang
     """
     packages = [_check_package(name, "problem", INSTALL_CLIENT) for name in CLIENT_PACKAGES]
     if is_client:
         checks = [_check_python(), *packages]
     else:
         checks = [_check_python(), _check_platform(), _check_device(), *_check_gpu(), *packages]
-        checks += _check_server_side(server_url)
+        checks += _check_server_side(server_url, is_quick)
     if server_url:
         checks += check_server(server_url, api_key)
     return checks
 
 
-def _check_server_side(server_url: str | None) -> list[Check]:
+def _check_server_side(server_url: str | None, is_quick: bool) -> list[Check]:
     """What a server needs on its own machine."""
     missing: State = "note" if server_url else "problem"
     has_server = installed_version("sglang") is not None
     advice = f"{INSTALL_SERVER} (needed where the server runs)"
     checks = [_check_package(name, missing, advice) for name in SERVER_PACKAGES]
     if has_server:
-        checks += [_check_entry_points(), *check_seams(inspect_plugin())]
+        checks.append(_check_entry_points())
+        if not (is_quick or server_url):  # a running server says what is in place in it
+            checks += check_seams(inspect_plugin())
     return [*checks, _check_config()]
 
 

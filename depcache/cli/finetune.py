@@ -17,7 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from depcache.cli.ask import AsJson, Graph, Hops, PrunerName, open_retriever
+from depcache.cli.ask import DEFAULT_PRUNER, AsJson, Hops, PrunerName
+from depcache.cli.graphs import Graph, open_retriever
 from depcache.cli.output import make_console, make_grid, print_json
 from depcache.graph.stores import DEFAULT_URL as DEFAULT_GRAPH
 from depcache.prompt.render import DEFAULT_SYSTEM
@@ -131,7 +132,7 @@ def data(
     graph: Graph = DEFAULT_GRAPH,
     hops: Hops = 2,
     num_paths: Annotated[int, typer.Option("--paths", min=1, help="Of each entity.")] = 30,
-    pruner: PrunerName = "auto",
+    pruner: PrunerName = DEFAULT_PRUNER,
     as_json: AsJson = False,
 ) -> None:
     """Retrieve the paths of each question from a graph, as `ask` does."""

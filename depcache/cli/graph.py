@@ -14,15 +14,14 @@ import typer
 from depcache.cli.ask import (
     ApiKey,
     AsJson,
-    Graph,
     Hops,
     NumEntities,
     NumPaths,
     PrunerName,
     Server,
-    open_retriever,
     show,
 )
+from depcache.cli.graphs import Graph, open_graph, open_retriever
 from depcache.cli.output import make_console, make_progress, print_json, read_text, write_text
 from depcache.client.client import DEFAULT_URL as DEFAULT_SERVER
 from depcache.errors import ConfigError, PromptError
@@ -70,6 +69,8 @@ def load(
     skipped = Skipped()
     started = time.perf_counter()
     with open_store(graph) as store, make_progress() as progress:
+        if aliases is not None and not store.keeps_aliases:
+            raise ConfigError(f"{store.url} has no place for --aliases: load it into a .db")
         task = progress.add_task("triples", total=_count_lines(file))
         change = store.upsert(
             _read_graph_file(file, strict, skipped),
@@ -104,6 +105,8 @@ def load(
         markup=False,
     )
     _show_skipped(skipped)
+    if store.url == "networkx:":
+        console.print("it was held in memory: nothing of it is kept", style="yellow")
     if unknown:
         console.print(f"{len(unknown):,} aliases name no entity of the graph", style="yellow")
 
@@ -125,7 +128,7 @@ def remove(
     from depcache.graph.triples import Skipped
 
     skipped = Skipped()
-    with open_store(graph) as store:
+    with open_store(graph, must_exist=True) as store:
         change = store.remove(_read_graph_file(file, strict, skipped))
         counts = store.counts()
         url = store.url
@@ -156,7 +159,7 @@ def remove(
 @graph_app.command("stats")
 def stats(graph: Graph = DEFAULT_GRAPH, as_json: AsJson = False) -> None:
     """Count what a graph holds."""
-    with open_store(graph) as store:
+    with open_graph(graph) as store:
         counts = store.counts()
         answer = {
             "graph": store.url,

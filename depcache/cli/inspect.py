@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that look and change nothing: `status`, `explain`, `schema`, `config show`."""
+"""Commands that look and change nothing: `explain`, `schema`, `config show`."""
 
 from __future__ import annotations
 
@@ -24,23 +24,6 @@ ApiKey = Annotated[
     str | None, typer.Option(envvar="DEPCACHE_API_KEY", help="Key of the server, if it has one.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help=JSON_HELP)]
-
-
-def status(server: Server = DEFAULT_URL, api_key: ApiKey = None, as_json: AsJson = False) -> None:
-    """Show what a running server has in place and in its cache."""
-    with Client(server, api_key, timeout_s=30.0) as client:
-        answer = client.status()
-    if as_json:
-        print_json(answer)
-        return
-    table = make_grid(2)
-    for name, value in answer.items():
-        if isinstance(value, dict):
-            for inner, inner_value in value.items():
-                table.add_row(Text(f"{name}.{inner}"), Text(_show(inner_value)))
-        else:
-            table.add_row(Text(name), Text(_show(value)))
-    make_console().print(table, soft_wrap=False)
 
 
 def explain(

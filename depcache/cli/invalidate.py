@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from depcache.cli.ask import AsJson, Graph, Hops, Server
+from depcache.cli.ask import AsJson, Hops, Server
+from depcache.cli.graphs import Graph
 from depcache.cli.output import make_console, make_progress, print_json
 from depcache.cli.precompute import (
     Messages,
@@ -86,7 +87,8 @@ def invalidate(
         messages=None if messages is None else read_messages(messages),
         fields={} if salt is None else {"cache_salt": salt},
     )
-    with open_store(graph) as store:
+    # It may be empty by now, but a wrong path would call everything gone.
+    with open_store(graph, must_exist=True) as store:
         if dry_run:
             found = find_trees(store, names, hops, state=state)
         else:
@@ -121,10 +123,20 @@ def _show(found: Invalidation, dry_run: bool) -> None:
         console.print(f"{num:,} entities are affected")
     else:
         tiers = ", ".join(f"{tokens:,} on {tier}" for tier, tokens in found.tokens.items())
-        given_up = tiers.replace("on host", "in host memory") or "none"
+        given_up = tiers.replace("on host", "in host memory")
+        if not any(found.tokens.values()):
+            given_up = "none, since the server held none of theirs" if num else "none"
         console.print(f"{num:,} entities are affected; tokens given up: {given_up}")
-    if found.num_gone:
-        console.print(f"{found.num_gone:,} that were named {verb} not in the graph")
+    if found.num_gone and found.num_gone == found.num_named:
+        console.print(
+            f"none of the {found.num_named:,} that were named {verb} in the graph: check the "
+            "names, unless it was their last edges that went",
+            style="yellow",
+        )
+    elif found.num_gone:
+        console.print(
+            f"{found.num_gone:,} of the {found.num_named:,} that were named {verb} not in the graph"
+        )
     if found.num_forgotten is not None:
         will = "would be" if dry_run else "will be"
         console.print(f"{found.num_forgotten:,} {will} computed again by precompute")

@@ -9,17 +9,23 @@ from __future__ import annotations
 import importlib.util
 import os
 import shlex
+import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from depcache.errors import ConfigError
+from depcache.errors import ConfigError, ServerError
+from depcache.install import install_command
 from depcache.text_file import read_yaml
 from depcache.tiny.models import TINY_NAME, resolve_model
 
 BACKEND_FLAG = "--radix-cache-backend"
 BACKEND_NAME = "depcache"
+
+# SGLang's own.
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = "30000"
 
 # Device files that a usable accelerator has; asking torch would take seconds.
 _GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
@@ -154,9 +160,32 @@ def require_sglang() -> None:
     """Raise ConfigError when SGLang is not installed here."""
     if importlib.util.find_spec("sglang") is None:
         raise ConfigError(
-            "SGLang is not installed in this environment: pip install '.[server]' in a checkout of "
-            "DepCache"
+            f"SGLang is not installed in this environment: {install_command('server')}"
         )
+
+
+def require_free_port(args: Sequence[str]) -> None:
+    """Raise ServerError when a server with these arguments could not listen where it should.
+
+    SGLang finds out when the model is loaded, which takes minutes.
+    """
+    given = given_flags(args)
+    host, port = given.get("--host") or DEFAULT_HOST, given.get("--port") or DEFAULT_PORT
+    if not port.isdecimal():
+        return  # SGLang refuses it at once
+    try:
+        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+        for family, kind, protocol, _, address in found[:1]:
+            with socket.socket(family, kind, protocol) as probe:
+                # As the server will: a port that was let go of a moment ago is free.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ServerError(
+            f"the server cannot listen on port {port} of {host} ({reason}): stop what runs there, "
+            "or choose another with --port"
+        ) from None
 
 
 def _canonical(name: str) -> str:

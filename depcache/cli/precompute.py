@@ -19,12 +19,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from depcache.cli.ask import ApiKey, AsJson, Graph, Hops, PrunerName, Server
+from depcache.cli.ask import DEFAULT_PRUNER, ApiKey, AsJson, Hops, PrunerName, Server
+from depcache.cli.graphs import Graph, open_graph
 from depcache.cli.output import make_console, make_grid, print_json, read_text
 from depcache.client.client import DEFAULT_URL, Client
 from depcache.errors import PromptError
 from depcache.graph.stores import DEFAULT_URL as DEFAULT_GRAPH
-from depcache.graph.stores import open_store
 from depcache.prompt.render import DEFAULT_SYSTEM
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def precompute(
             "which chooses by the question, all paths up to this many: 10000.",
         ),
     ] = None,
-    pruner: PrunerName = "auto",
+    pruner: PrunerName = DEFAULT_PRUNER,
     system: System = None,
     system_file: SystemFile = None,
     messages: Messages = None,
@@ -96,7 +96,7 @@ def precompute(
     fact decides its KV.
     """
     from depcache.precompute import Precomputer, Settings, select_entities
-    from depcache.precompute.entities import DEFAULT_ENTITIES
+    from depcache.precompute.entities import DEFAULT_ENTITIES, require_entities
 
     wanted: Any = layout  # the settings refuse what is no layout, and name the choices
     settings = Settings(
@@ -110,8 +110,9 @@ def precompute(
         fields={} if salt is None else {"cache_salt": salt},
     )
     console = make_console(stderr=as_json)
-    with open_store(graph) as store, Client(server, api_key) as client:
+    with open_graph(graph) as store, Client(server, api_key) as client:
         names = list(entity or ())
+        require_entities(store, names)
         if entities is not None or not names:
             names += select_entities(store, entities or DEFAULT_ENTITIES)
         job = Precomputer(store, client, settings, state=state, request_tokens=request_tokens)
@@ -134,6 +135,11 @@ def precompute(
                 markup=False,
             )
             raise
+        if plan.entities and report.failures.get("unknown") == len(plan.entities):
+            raise PromptError(
+                f"none of the {len(plan.entities):,} entities of {entities!r} is in the graph "
+                f"{store.url}: check the names"
+            )
     if as_json:
         answer = {"estimate": plan.estimate.to_json(), "notes": list(plan.notes)}
         print_json({**report.to_json(), **answer, "graph": store.url, "state": str(state)})

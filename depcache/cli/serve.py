@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from depcache.cli.launch import find_gpu, make_launch, require_sglang
+from depcache.cli.launch import find_gpu, make_launch, require_free_port, require_sglang
 from depcache.cli.output import make_console, print_json
 from depcache.config import CONFIG_VARIABLE, load_config
 from depcache.errors import ConfigError
@@ -157,6 +157,7 @@ def serve(
     require_sglang()
     os.environ.update(launch.env)
     load_config()  # a wrong setting is said here, in one sentence, and not by a scheduler
+    require_free_port(launch.argv)
     make_console(stderr=True).print(f"depcache: {launch.to_shell()}", style="dim", markup=False)
     executable = shutil.which(launch.argv[0]) or launch.argv[0]
     os.execvpe(executable, launch.argv, dict(os.environ))

@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Talk to a server with dependency prompts: a client of our own, and a transport for others."""
+"""Talk to a server with dependency prompts: a client of our own, and a transport for others.
+
+Names are imported when they are first used: who only asks needs nothing of the transport.
+"""
 
 from __future__ import annotations
 
-from depcache.client.client import Client
-from depcache.client.context import GraphContext, graph_context
-from depcache.client.reply import Reply, Report, Usage
-from depcache.client.stream import ReplyStream
-from depcache.client.transport import (
-    AsyncDepCacheTransport,
-    DepCacheTransport,
-    async_httpx_client,
-    httpx_client,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from depcache.client.client import Client
+    from depcache.client.context import GraphContext, graph_context
+    from depcache.client.reply import Reply, Report, Usage
+    from depcache.client.stream import ReplyStream
+    from depcache.client.transport import (
+        AsyncDepCacheTransport,
+        DepCacheTransport,
+        async_httpx_client,
+        httpx_client,
+    )
 
 __all__ = [
     "AsyncDepCacheTransport",
@@ -27,3 +34,29 @@ __all__ = [
     "graph_context",
     "httpx_client",
 ]
+
+_HOMES = {
+    "client": ["Client"],
+    "context": ["GraphContext", "graph_context"],
+    "reply": ["Reply", "Report", "Usage"],
+    "stream": ["ReplyStream"],
+    "transport": [
+        "AsyncDepCacheTransport",
+        "DepCacheTransport",
+        "async_httpx_client",
+        "httpx_client",
+    ],
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'depcache.client' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"depcache.client.{home}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

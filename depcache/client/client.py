@@ -13,18 +13,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import httpx
 
+from depcache.client.address import read_address
 from depcache.client.reply import Reply
 from depcache.client.stream import ReplyCollector, ReplyStream
 from depcache.client.wire_format import GenerateReader, ReadPiece, read_chat_piece, read_error
 from depcache.errors import PromptError, ServerError, shorten
-from depcache.prompt.layout import Layout
-from depcache.prompt.nodes import DepPrompt
+from depcache.prompt.layout_names import Layout
 from depcache.prompt.render import DEFAULT_SYSTEM, RenderedPrompt, render
 from depcache.prompt.template import Template
+
+if TYPE_CHECKING:
+    from depcache.prompt.nodes import DepPrompt
 
 DEFAULT_URL = "http://127.0.0.1:30000"
 DEFAULT_MAX_TOKENS = 128
@@ -33,13 +36,14 @@ DEFAULT_MAX_TOKENS = 128
 class Client:
     """A connection pool to one server. Usable as a context manager; safe to share by threads.
 
-    base_url     with or without a trailing "/v1"
+    base_url     with or without a scheme, and a trailing "/v1"
     api_key      what the server was started with; None for none
     timeout_s    longest wait for the next bytes of an answer, seconds
     model        sent as `model` on the OpenAI routes; SGLang takes any name for its one model
     http_client  an `httpx.Client` to use instead; it stays the caller's to close
 
-    Raises PromptError when a prompt is refused (HTTP 400), ServerError for every other failure.
+    Raises ConfigError for what is no address, PromptError when a prompt is refused (HTTP 400),
+    ServerError for every other failure.
     """
 
     def __init__(
@@ -51,7 +55,7 @@ class Client:
         model: str = "default",
         http_client: httpx.Client | None = None,
     ) -> None:
-        self.base_url = base_url.rstrip("/").removesuffix("/v1")
+        self.base_url = read_address(base_url)
         self._model = model
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._owns_http = http_client is None
@@ -271,12 +275,12 @@ class Client:
             reason = read_error(response.read())
         except (TypeError, ValueError) as error:
             raise PromptError(f"the request is no JSON ({error}): send plain values") from error
-        except httpx.TimeoutException as error:
-            raise ServerError(f"{url} did not answer in time: wait, or raise timeout_s") from error
+        except httpx.TimeoutException:
+            raise ServerError(f"{url} did not answer in time: wait, or raise timeout_s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ServerError(
                 f"{url} cannot be reached ({error}): check the address, and that the server runs"
-            ) from error
+            ) from None  # httpx and httpcore say the same in sixty lines
         raise _make_error(response.status_code, route, url, reason)
 
 
@@ -315,14 +319,16 @@ def _body_of(request: RenderedPrompt | DepPrompt | Mapping[str, Any]) -> Mapping
     """The body of a question about a prompt."""
     if isinstance(request, RenderedPrompt):
         return {"messages": request.messages, **request.extra_body}
-    return _generate_body(request) if isinstance(request, DepPrompt) else request
+    return request if isinstance(request, Mapping) else _generate_body(request)
 
 
 def _generate_body(prompt: DepPrompt | str | Sequence[int]) -> dict[str, Any]:
     """A body of `/generate` without sampling settings of its own."""
     if isinstance(prompt, str):
         return {"text": prompt}
-    if isinstance(prompt, DepPrompt):
-        input_ids, custom_params = prompt.to_wire()
-        return {"input_ids": input_ids, "sampling_params": {"custom_params": custom_params}}
-    return {"input_ids": list(prompt)}
+    # A DepPrompt is told by its method: importing the class would bring numpy and pydantic.
+    to_wire = getattr(prompt, "to_wire", None)
+    if to_wire is None:
+        return {"input_ids": list(cast("Sequence[int]", prompt))}
+    input_ids, custom_params = to_wire()
+    return {"input_ids": input_ids, "sampling_params": {"custom_params": custom_params}}

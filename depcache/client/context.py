@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from depcache.errors import PromptError
-from depcache.prompt.layout import Layout, read_layout
+from depcache.prompt.layout_names import Layout, read_layout
 from depcache.prompt.paths import Path, read_paths
 from depcache.prompt.template import TEMPLATES, Template, get_template
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from depcache.client.context import MARKER, GraphContext
 from depcache.errors import DepCacheError
-from depcache.prompt.layout import Layout
+from depcache.prompt.layout_names import Layout
 from depcache.prompt.wire import PREFIX, WireText
 
 ARROW = " -> "

@@ -113,7 +113,7 @@ class ReplyStream:
                 if piece.text:
                     yield piece.text
         except httpx.HTTPError as error:
-            raise ServerError(f"the stream broke off ({error}): ask again") from error
+            raise ServerError(f"the stream broke off ({error}): ask again") from None
         finally:
             self._response.close()
         raise ServerError("the stream ended without its closing line: ask again")

@@ -20,7 +20,7 @@ import httpx
 
 from depcache.client.context import current_context
 from depcache.client.rewrite import rewrite_body
-from depcache.prompt.layout import Layout, read_layout
+from depcache.prompt.layout_names import Layout, read_layout
 
 _ROUTES = ("/chat/completions", "/completions")
 # Those of the OpenAI SDK; a prompt of thousands of tokens takes longer than httpx's 5 seconds.

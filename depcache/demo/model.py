@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from depcache.errors import ConfigError, shorten
+from depcache.install import install_command
 from depcache.tiny.models import TINY_NAME, resolve_model
 
 MARKER_FILE = "depcache_demo.json"
@@ -106,7 +107,7 @@ def ensure_model(folder: Path | None = None, size: str = "30m") -> Path:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no output"]
         raise ConfigError(
             f"the random model cannot be made in {str(folder)!r} ({shorten(lines[-1])}): "
-            "install the extra `server`, or name a model with --model"
+            f"{install_command('server')}, or name a model with --model"
         )
     return folder
 

@@ -87,6 +87,9 @@ class GraphStore(ABC):
     url: str
     """Where the graph is, to show a person; never holds a password."""
 
+    keeps_aliases: bool = True
+    """Whether `add_aliases` can be called."""
+
     # --- what a store implements ---
 
     @abstractmethod
@@ -138,6 +141,10 @@ class GraphStore(ABC):
     @abstractmethod
     def _add_aliases(self, aliases: Mapping[str, Sequence[str]]) -> set[str]:
         """Add what is missing; entities that are not there are left out. Those found."""
+
+    def is_empty(self) -> bool:
+        """Whether it holds no triple."""
+        return self.counts().triples == 0
 
     def stamp(self) -> str:
         """A short text that is another one after a change of the triples, in any process.

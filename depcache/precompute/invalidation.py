@@ -30,6 +30,7 @@ class Invalidation:
     """What a change comes to, and what became of it.
 
     entities      whose trees can hold the change, sorted
+    num_named     entities that were named
     num_gone      of those that were named, those that the graph does not have (any more)
     tokens        that were given up, by tier
     in_use        tokens that stay because a running request reads them: ask again
@@ -39,6 +40,7 @@ class Invalidation:
     """
 
     entities: tuple[str, ...]
+    num_named: int
     num_gone: int
     tokens: dict[str, int] = field(default_factory=dict)
     in_use: int = 0
@@ -51,6 +53,8 @@ class Invalidation:
         return {
             "affected": len(self.entities),
             "entities": list(self.entities),
+            "named": self.num_named,
+            "found": self.num_named - self.num_gone,
             "gone": self.num_gone,
             "tokens": self.tokens,
             "in_use": self.in_use,
@@ -74,6 +78,7 @@ def find_trees(
     affected = store.find_affected(named, num_hops)
     return Invalidation(
         entities=tuple(sorted(affected)),
+        num_named=len(named),
         num_gone=len(named) - len(store.neighbours(named, 1)),
         num_forgotten=None if state is None else count_done(state, affected),
     )

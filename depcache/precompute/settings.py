@@ -47,7 +47,7 @@ class Settings:
 
     num_hops: int = NUM_HOPS
     num_paths: int | None = None
-    pruner: str | Pruner = "auto"
+    pruner: str | Pruner = "words"
     system: str | None = DEFAULT_SYSTEM
     template: str = "path"
     layout: Layout = "tree"

@@ -12,22 +12,19 @@ positions are consecutive, so one integer per segment says everything.
 
 from __future__ import annotations
 
-from typing import Literal, cast, get_args
-
 import numpy as np
 
-from depcache.errors import PromptError, shorten
 from depcache.prompt.forest import Forest, IntArray
+from depcache.prompt.layout_names import LAYOUTS, Layout, read_layout
 
-Layout = Literal["tree", "staggered", "sequential"]
-LAYOUTS: tuple[Layout, ...] = get_args(Layout)
-
-
-def read_layout(name: object) -> Layout:
-    """`name` if it names a layout; PromptError with the choices if not."""
-    if not isinstance(name, str) or name not in LAYOUTS:
-        raise PromptError(f"{shorten(name)} is no position layout: use {', '.join(LAYOUTS)}")
-    return cast(Layout, name)
+__all__ = [
+    "LAYOUTS",
+    "Layout",
+    "read_layout",
+    "segment_positions",
+    "task_position",
+    "token_positions",
+]
 
 
 def segment_positions(forest: Forest, layout: Layout) -> IntArray:

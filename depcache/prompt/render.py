@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from depcache.errors import PromptError, shorten
-from depcache.prompt.layout import Layout, read_layout
+from depcache.prompt.layout_names import Layout, read_layout
 from depcache.prompt.paths import read_paths
 from depcache.prompt.template import TEMPLATES, Template, get_template
-from depcache.prompt.wire import WireText, split_text
 
 DEFAULT_SYSTEM = (
     "You answer questions with the facts you are given. Each fact is one line, a path through a "
@@ -75,6 +74,9 @@ def render(
     messages.append({"role": "user", "content": user})
     if not lines:
         return RenderedPrompt(messages, {}, "")
+    # Here, because it brings numpy and pydantic, which a client may do without until it asks.
+    from depcache.prompt.wire import WireText, split_text
+
     wire = WireText(
         depcache_version=1,
         depcache_layout=layout,

@@ -20,6 +20,7 @@ import numpy as np
 
 from depcache import __version__
 from depcache.errors import ConfigError
+from depcache.install import install_command
 from depcache.prompt.layout import Layout
 from depcache.prompt.render import DEFAULT_SYSTEM
 from depcache.training.examples import read_examples
@@ -285,4 +286,4 @@ def _require() -> None:
         except ImportError:
             missing.append(name)
     if missing:
-        raise ConfigError(f"{', '.join(missing)} is missing: install the extra `finetune`")
+        raise ConfigError(f"{', '.join(missing)} is missing: {install_command('finetune')}")

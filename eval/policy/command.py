@@ -26,6 +26,7 @@ from rich.console import Console
 
 from depcache.cli.output import make_progress
 from depcache.errors import ConfigError
+from depcache.install import install_command
 from depcache.plan.schedule import FCFS, MAX_PASSED, SCHEDULERS
 from eval.output import about, add_output, write_report
 from eval.policy.graph import write_made_graph
@@ -136,7 +137,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     err.print(f"LACR gains, points: {summary['gain_points']}")
     err.print(f"Belady above LACR, points: {summary['belady_gap_points']}")
     if args.plot is not None and not write_plot(args.plot, rows, depth):
-        notes.append("no plot: install depcache[bench]")
+        notes.append(f"no plot: {install_command('bench')}")
     return {
         "rows": rows,
         **summary,

@@ -13,6 +13,9 @@ from eval.serve.measure import LOAD, PHASES, PRECOMPUTED, STREAM, WARM, Measured
 from eval.serve.systems import Sizes, Writer
 
 OURS = "depcache"
+MAX_WINDOW = 20
+"""Requests that become one point over time."""
+
 KINDS = {
     "ttft_stream": (STREAM, STREAM, "median_ttft_ms"),
     "ttft_warm": (WARM, WARM, "median_ttft_ms"),
@@ -135,11 +138,16 @@ def make_gain(run: Run, writer: Writer, phase: str = WARM) -> dict[str, Any]:
     return gain
 
 
-def over_time(run: Run, phase: str = STREAM, window: int = 20) -> list[dict[str, Any]]:
-    """Hit rate and median time to first token of every `window` requests of a phase, by system."""
+def over_time(run: Run, phase: str = STREAM) -> list[dict[str, Any]]:
+    """Hit rate and median time to first token of every few requests of a phase, by system.
+
+    Few are a tenth of them, and MAX_WINDOW at most.
+    """
     points: list[dict[str, Any]] = []
     for system, _, rounds in _groups([m for m in run.measured if m.phase == phase]):
-        for start in range(0, len(rounds[0].records), window):
+        num = len(rounds[0].records)
+        window = max(1, min(MAX_WINDOW, num // 10))
+        for start in range(0, num, window):
             part = [
                 record
                 for measured in rounds

@@ -27,6 +27,7 @@ from typing import Any
 
 import depcache
 from depcache.errors import ConfigError, ServerError
+from depcache.install import install_command
 from eval.serve.drive import Call, drive
 from eval.serve.measure import LOAD, STREAM, WARM, Options, open_system, split
 from eval.serve.records import Record
@@ -197,7 +198,7 @@ def _find_tool() -> str:
     beside = Path(sys.executable).with_name("py-spy")
     found = str(beside) if beside.exists() else shutil.which("py-spy")
     if found is None:
-        raise ConfigError("py-spy is not installed: pip install '.[bench]'")
+        raise ConfigError(f"py-spy is not installed: {install_command('bench')}")
     return found
 
 

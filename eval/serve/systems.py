@@ -52,6 +52,19 @@ class System:
     settings: Mapping[str, str] = field(default_factory=dict)
     args: tuple[str, ...] = ()
 
+    @property
+    def title(self) -> str:
+        """What people call it, as in the README."""
+        return TITLES.get(self.name, self.name)
+
+
+TITLES = {
+    "depcache": "DepCache",
+    "sglang": "SGLang",
+    "sglang-dedup": "SGLang, text of the merged trees",
+    "vllm": "vLLM, prefix caching",
+    "norag": "SGLang, no facts",
+}
 
 KNOWN: dict[str, System] = {
     each.name: each

@@ -16,9 +16,12 @@ Answer = tuple[int, str]
 
 @contextmanager
 def start_chat_server(
-    answer: Callable[[dict[str, Any]], Answer],
+    answer: Callable[[dict[str, Any]], Answer], *, stream: bytes = b""
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """The address of the server, and the bodies it has been sent so far."""
+    """The address of the server, and the bodies it has been sent so far.
+
+    stream  events that answer every request for a stream
+    """
     bodies: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -27,16 +30,22 @@ def start_chat_server(
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             bodies.append(body)
+            if body.get("stream"):
+                self._send(200, "text/event-stream", stream)
+                return
             status, text = answer(body)
             if self.path != "/v1/chat/completions":
                 status, text = 404, "no such route"
             message = {"role": "assistant", "content": text}
             good = {"object": "chat.completion", "choices": [{"index": 0, "message": message}]}
             data = json.dumps(good if status == 200 else {"error": text}).encode()
+            self._send(status, "application/json", data)
+
+        def _send(self, status: int, kind: str, data: bytes) -> None:
             self.send_response(status)
             if status in (429, 503):
                 self.send_header("Retry-After", "0")
-            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)

@@ -100,7 +100,17 @@ def test_without_sglang_a_machine_cannot_serve(monkeypatch):
         "torch",
         "transformers",
     ]
-    assert all(".[server]" in check.advice for check in checks if check.state != "ok")
+    advices = [check.advice for check in checks if check.state != "ok"]
+    assert all("pip install 'depcache[server]'" in advice for advice in advices)
+
+
+def test_nothing_is_imported_where_that_is_not_asked_for(monkeypatch):
+    monkeypatch.setattr(doctor, "inspect_plugin", pytest.fail)
+    real = doctor.installed_version
+    monkeypatch.setattr(doctor, "installed_version", lambda name: real(name) or "1")
+    for options in ({"is_quick": True}, {"server_url": "http://127.0.0.1:9"}, {"is_client": True}):
+        names = [check.name for check in doctor.run_checks(**options)]
+        assert "hooks" not in names and "httpx" in names
 
 
 def test_a_client_needs_the_packages_of_the_base_install_and_no_settings(monkeypatch):

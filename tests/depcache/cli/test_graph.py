@@ -4,9 +4,15 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import os
+import pty
 import re
+import select
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,8 +24,9 @@ pytest.importorskip("rapidfuzz", reason="needs the extra `graph`")
 
 from depcache.cli import ask, main
 from depcache.graph import open_store
-from tests.depcache.client.fake_server import REPORT, FakeServer, chat_chunks, named_paths
+from tests.depcache.client.fake_server import REPORT, FakeServer, chat_chunks, named_paths, sse
 from tests.helpers.chat_server import start_chat_server
+from tests.helpers.ends import SLOWEST_S
 
 LINES = "Ann Lee\tborn in\tOslo\nOslo\tis in\tNorway\nbad line\nAnn Lee\twrote\tBlue [b]\n"
 
@@ -129,16 +136,74 @@ def test_a_database_that_is_down_is_one_sentence_and_exit_code_3(
     assert waits == sorted(waits) and len(waits) >= 3
 
 
-def test_an_empty_graph_is_told_as_one(call: Call, server: FakeServer) -> None:
-    empty = ["--graph", "networkx:"]
-    code, text, _ = call("graph", "stats", *empty, "--json")
-    assert code == 0 and json.loads(text)["triples"] == json.loads(text)["version"] == 0
-    code, text, _ = call("graph", "link", "Who is Ann?", *empty)
-    assert code == 0 and text == "no entity of the graph is named\n"
-    code, _, error = call("graph", "paths", "Ann", *empty)
-    assert code == 2 and error == "depcache: the graph has no entity 'Ann'\n"
-    code, text, _ = call("ask", "Who is Ann?", *empty, "--pruner", "none")
-    assert code == 0 and "names no entity of the graph" in text
+READS = [
+    ["graph", "stats"],
+    ["graph", "link", "Who is Ann?"],
+    ["graph", "paths", "Ann"],
+    ["graph", "remove", "FACTS"],
+    ["ask", "Who is Ann?"],
+    ["precompute"],
+    ["invalidate", "--entity", "Ann"],
+    ["finetune", "data", "--questions", "FACTS", "--out", "OUT"],
+]
+
+
+@pytest.mark.parametrize("command", READS, ids=" ".join)
+def test_a_graph_that_is_not_there_is_named_and_not_made(
+    call: Call, facts: Path, tmp_path: Path, command: list[str]
+) -> None:
+    command = [word.replace("FACTS", str(facts)) for word in command]
+    for name in ("typo.tsv", "typo.jsonl.gz", "typo.graphml", "typo.db", "typo", "typo.nodb"):
+        graph = tmp_path / name
+        code, text, error = call(*command, "--graph", graph)
+        assert (code, text, error.count("\n")) == (2, "", 1)
+        assert str(graph) in error and error.startswith("depcache: ")
+        assert not graph.exists()
+
+
+@pytest.mark.falkordb
+@pytest.mark.parametrize("command", [c for c in READS if "--entity" not in c], ids=" ".join)
+def test_a_graph_that_is_empty_is_named(
+    call: Call, facts: Path, tmp_path: Path, command: list[str]
+) -> None:
+    if "remove" in command:
+        pytest.skip("taking triples out of an empty graph changes nothing")
+    command = [word.replace("FACTS", str(facts)) for word in command]
+    (tmp_path / "empty.tsv").write_text("")
+    with open_store(tmp_path / "graph.db") as store:
+        store.upsert([("a", "r", "b")])
+        store.remove([("a", "r", "b")])
+    for graph in ("networkx:", tmp_path / "empty.tsv", tmp_path / "graph.db"):
+        code, text, error = call(*command, "--graph", graph)
+        assert (code, text, error.count("\n")) == (2, "", 1)
+        assert str(graph) in error and "is empty" in error
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".jsonl.gz", ".graphml"])
+def test_load_and_remove_write_a_file(call: Call, facts: Path, tmp_path: Path, suffix: str) -> None:
+    graph = tmp_path / f"graph{suffix}"
+    code, text, _ = call("graph", "load", facts, "--graph", graph)
+    assert code == 0 and "3 new triples" in text
+    assert json.loads(call("graph", "stats", "--graph", graph, "--json")[1])["triples"] == 3
+    gone = tmp_path / "gone.tsv"
+    gone.write_text("Oslo\tis in\tNorway\n")
+    assert call("graph", "remove", gone, "--graph", graph)[0] == 0
+    assert set(open_store(graph).triples()) == {
+        ("Ann Lee", "born in", "Oslo"),
+        ("Ann Lee", "wrote", "Blue [b]"),
+    }
+    before = graph.read_bytes()
+    (tmp_path / "aliases.tsv").write_text("Ann Lee\tthe author\n")
+    code, _, error = call(
+        "graph", "load", gone, "--graph", graph, "--aliases", tmp_path / "aliases.tsv"
+    )
+    assert code == 2 and "no place for --aliases" in error
+    assert graph.read_bytes() == before
+
+
+def test_what_is_loaded_into_memory_only_is_said_to_be_gone(call: Call, facts: Path) -> None:
+    code, text, _ = call("graph", "load", facts, "--graph", "networkx:")
+    assert code == 0 and "nothing of it is kept" in text
 
 
 def test_figures_on_stdout_are_nothing_but_json(call: Call, facts: Path, tmp_path: Path) -> None:
@@ -181,6 +246,92 @@ def test_ask_shows_paths_answer_and_reuse(call: Call, facts: Path, server: FakeS
         ("Ann Lee", "wrote", "Blue [b]"),
         ("Ann Lee", "born in", "Oslo", "is in", "Norway"),
     ]
+
+
+def test_several_questions_are_asked_of_one_graph(
+    call: Call, facts: Path, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[object] = []
+    real = open_store
+
+    def count(*arguments: object, **options: bool) -> object:
+        opened.append(arguments)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr("depcache.cli.graphs.open_store", count)
+    lines = "Where was Ann Lee born?\n\nWhat did Ann Lee write?  \n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    code, text, _ = call("ask", "-", "--graph", facts, "--json")
+    first, second = map(json.loads, text.splitlines())
+    assert code == 0 and len(opened) == 1
+    assert first["answer"] == second["answer"] == "Warsaw"
+    asked = [body["messages"][-1]["content"] for _, body in server.requests]
+    assert [words.endswith(end) for words, end in zip(asked, ("born?", "write?"), strict=True)]
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    code, text, _ = call("ask", "-", "--graph", facts)
+    assert code == 0 and text.count("Warsaw") == text.count("15 reused") == 2
+
+
+def test_a_question_that_is_refused_does_not_end_the_others(
+    call: Call, facts: Path, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts.write_text("Ann Lee\tborn in\tOslo\n")
+    lines = "Ann Lee -> born in -> Oslo? x\nWho is Ann Lee?\n"
+    refused = lines.splitlines()[0]
+    real = server.answer
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if refused in json.loads(request.content)["messages"][-1]["content"]:
+            return httpx.Response(400, json={"message": "no"})
+        return real(request)
+
+    monkeypatch.setattr(server.transport, "handler", answer)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    code, text, error = call("ask", "-", "--graph", facts, "--json")
+    assert code == 2 and len(text.splitlines()) == 1
+    assert "refused the request" in error and error.count("\n") == 1
+    monkeypatch.setattr(sys, "stdin", io.StringIO(" \n"))
+    code, text, error = call("ask", "-", "--graph", facts)
+    assert (code, text) == (2, "") and "no question" in error
+
+
+@pytest.mark.parametrize("is_piped", [False, True])
+def test_a_terminal_is_asked_for_questions(facts: Path, is_piped: bool) -> None:
+    data = sse(*chat_chunks())
+    with start_chat_server(lambda _: (200, "unused"), stream=data) as (url, bodies):
+        command = [sys.executable, "-m", "depcache.cli.main", "ask", "-", "--server", url]
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [*command, "--graph", str(facts)],
+            stdin=theirs,
+            stdout=subprocess.PIPE if is_piped else theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        shown = b""
+
+        def read_until(word: bytes) -> None:
+            nonlocal shown
+            deadline = time.monotonic() + SLOWEST_S
+            while word not in shown:
+                assert select.select([ours], [], [], deadline - time.monotonic())[0], shown
+                shown += os.read(ours, 4096)
+
+        try:
+            for question in (b"Who is Ann Lee?", b"Where was Ann Lee born?"):
+                read_until(b"question> ")
+                shown = b""
+                os.write(ours, question + b"\n")
+            read_until(b"question> ")
+            os.write(ours, b"\x04")
+            out = process.communicate(timeout=SLOWEST_S)[0] if is_piped else shown
+            assert process.wait(SLOWEST_S) == 0
+        finally:
+            process.kill()
+            os.close(ours)
+        assert b"Warsaw" in out
+        assert b"question>" not in (out if is_piped else b"")
+    assert len(bodies) == 2
 
 
 def test_ask_as_json_holds_everything(call: Call, facts: Path, server: FakeServer) -> None:

@@ -50,8 +50,10 @@ def test_a_dry_run_names_the_entities_and_asks_no_server(call, server, graph, tm
     assert (code, err) == (0, "")
     assert out == "n2\nn3\nn4\n3 entities are affected\n"
     code, out, _ = call(*arguments, "--entity", "nobody", "--state", tmp_path / "state.jsonl")
-    assert "1 that were named are not in the graph" in out
+    assert "1 of the 2 that were named are not in the graph" in out
     assert "3 would be computed again by precompute" in out
+    answer = json.loads(call(*arguments, "--entity", "nobody", "--json")[1])
+    assert (answer["named"], answer["found"], answer["gone"]) == (2, 1, 1)
     answer = json.loads(call(*arguments, "--hops", 3, "--json")[1])
     assert answer["entities"] == NAMES[1:6] and answer["dry_run"] is True
     assert answer["tokens"] == {}
@@ -67,6 +69,8 @@ def test_the_affected_trees_are_given_up_and_will_be_computed_again(call, server
     assert f"3 entities are affected; tokens given up: {gone} on device" in out
     assert "3 will be computed again by precompute" in out
     assert entities_of(server) == set(NAMES) - {"n2", "n3", "n4"}
+    out = call("invalidate", "--graph", graph, "--entity", "n3")[1]
+    assert "tokens given up: none, since the server held none of theirs" in out
     again = json.loads(call("invalidate", "--graph", graph, "--entity", "n3", "--json")[1])
     assert (again["affected"], again["tokens"], again["forgotten"]) == (3, {"device": 0}, None)
 
@@ -95,6 +99,16 @@ def test_what_changed_in_a_graph_is_written_and_read(call, server, tmp_path, ver
     found = {"load": ["n0", "n1", "n6", "n7"], "remove": ["n5", "n6", "n7"]}[verb]
     assert json.loads(out)["entities"] == found
     assert entities_of(server) == set(NAMES) - set(found)
+
+
+def test_names_that_the_graph_has_not_are_counted(call, server, graph, tmp_path):
+    before = set(server.cached)
+    code, out, _ = call("invalidate", "--graph", graph, "--entity", "nobody", "--entity", "noone")
+    assert code == 0 and set(server.cached) == before
+    assert "tokens given up: none" in out
+    assert "none of the 2 that were named were in the graph" in out
+    code, _, err = call("invalidate", "--graph", tmp_path / "none.tsv", "--entity", "n3")
+    assert code == 2 and "none.tsv" in err
 
 
 def test_names_that_no_line_can_hold_are_told(call, tmp_path):

@@ -2,14 +2,15 @@
 """What `depcache serve` executes: the user's flags untouched, defaults only where none is given."""
 
 import shlex
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 
 from depcache.cli import launch
-from depcache.cli.launch import Launch, find_gpu, given_flags, make_launch
-from depcache.errors import ConfigError
+from depcache.cli.launch import Launch, find_gpu, given_flags, make_launch, require_free_port
+from depcache.errors import ConfigError, ServerError
 from depcache.tiny import models
 
 
@@ -147,3 +148,26 @@ def test_the_shell_line_reads_back_as_the_same_command():
 def test_a_hidden_gpu_is_no_gpu(monkeypatch, value):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
     assert not find_gpu()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost"])
+def test_a_port_that_is_taken_is_said_before_anything_is_loaded(tmp_path, host):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        config = tmp_path / "config.yaml"
+        config.write_text(f"port: {port}\nhost: {host}\n")
+        for args in (
+            ["--host", host, "--port", port],
+            [f"--host={host}", f"--port={port}"],
+            ["--config", str(config)],
+        ):
+            with pytest.raises(ServerError, match=f"port {port} of {host}.*another with --port"):
+                require_free_port(args)
+    require_free_port(["--host", host, "--port", port])  # let go of a moment ago
+
+
+def test_a_host_that_is_none_of_this_machine_is_said():
+    for host in ("192.0.2.1", "no-such-host.invalid"):
+        with pytest.raises(ServerError, match=host):
+            require_free_port(["--host", host, "--port", "0"])
+    require_free_port(["--port", "many"])  # SGLang's own parser says it

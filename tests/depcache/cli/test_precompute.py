@@ -74,12 +74,29 @@ def test_entities_are_named_one_by_one_or_in_a_file(precompute, server, tmp_path
         assert json.loads(precompute(*arguments, "--json")[1])["computed"] == expected
 
 
-def test_what_is_left_out_is_named(precompute, server):
+def test_what_is_left_out_is_named(precompute, server, tmp_path):
+    names = tmp_path / "names"
+    names.write_text("e2\nnobody\n")
     server.on_chat = lambda paths: refused() if any(p[0] == "e2" for p in paths) else None
-    code, out, _ = precompute("--entity", "e1", "--entity", "e2", "--entity", "nobody")
+    code, out, _ = precompute("--entity", "e1", "--entities", f"file:{names}")
     assert code == 0
     assert "2 entities were left out: refused 1, unknown 1" in out
     assert "e2: the server refused" in out and "nobody: the graph has no such entity" in out
+
+
+def test_an_entity_that_the_graph_has_not_is_an_error(precompute, server, tmp_path):
+    pytest.importorskip("rapidfuzz", reason="needs the extra `graph`")
+    code, out, err = precompute("--entity", "e1", "--entity", "e9")
+    assert (code, out, server.sent) == (2, "", [])
+    assert "has no entity 'e9': check the name" in err and err.count("\n") == 1
+    graph = tmp_path / "names.tsv"
+    graph.write_text("Ann Lee\tis in\tOslo\n")
+    code, _, err = precompute("--graph", graph, "--entity", "Anne Lee")
+    assert code == 2 and "the nearest names are 'Ann Lee'" in err
+    names = tmp_path / "names"
+    names.write_text("nobody\nnoone\n")
+    code, _, err = precompute("--entities", f"file:{names}")
+    assert (code, server.sent) == (2, []) and "none of the 2 entities" in err
 
 
 def test_a_server_that_is_gone_is_exit_code_3_and_the_state_is_kept(

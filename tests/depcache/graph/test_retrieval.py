@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import networkx as nx
 import numpy as np
@@ -161,6 +162,28 @@ def test_similarity_of_meaning_decides_which_paths_stay(monkeypatch: pytest.Monk
     monkeypatch.setattr("depcache.graph.pruning._load_minilm", pytest.fail)
     np.testing.assert_array_equal(pruner.score("Who is Ann Lee married to?", paths), first)
     assert pruner.score("?", []).shape == (0,)
+
+
+@pytest.mark.parametrize(("num_paths", "by_relevance"), [(4, False), (3, False), (4, True)])
+def test_nothing_is_scored_where_all_paths_fit(num_paths: int, by_relevance: bool) -> None:
+    class Counting(WordPruner):
+        num_scored = 0
+
+        def score(self, question: str, paths: Sequence[Path]) -> np.ndarray:
+            self.num_scored += len(paths)
+            return super().score(question, paths)
+
+    # Five paths, of which one begins another: four are to be kept.
+    triples = [("a", "r", "b"), ("b", "s", "c"), *(("a", f"r{i}", f"d{i}") for i in range(3))]
+    pruner = Counting()
+    retriever = Retriever(make_store(triples), pruner=pruner, max_paths=num_paths)
+    found = retriever.retrieve("d0?", entities=["a"], by_relevance=by_relevance)
+    assert len(found.paths) == num_paths
+    assert bool(pruner.num_scored) == (num_paths < 4 or by_relevance)
+    if num_paths == 4:
+        scored = Retriever(make_store(triples), pruner="words", max_paths=4)
+        ranked = scored.retrieve("d0?", entities=["a"], by_relevance=True)
+        assert set(found.paths) == set(ranked.paths)
 
 
 def test_pruners_by_name() -> None:

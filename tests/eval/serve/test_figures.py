@@ -11,7 +11,7 @@ from depcache.prompt.paths import Path as GraphPath
 from eval.graphs import hold
 from eval.serve.figures import make_ratio_ranges, make_ratios, make_rows, over_time
 from eval.serve.measure import LOAD, PRECOMPUTED, STREAM, WARM, Measured, Run, split
-from eval.serve.plots import plot_run
+from eval.serve.plots import draw_distribution, draw_time_line, plot_run
 from eval.serve.records import Record, summarize
 from eval.serve.report import to_html, to_markdown
 from eval.serve.systems import get_system
@@ -118,11 +118,45 @@ def test_failures_are_counted_in_rows(run: Run) -> None:
 
 
 def test_the_time_line_goes_in_windows(run: Run) -> None:
-    points = over_time(run, STREAM, window=1)
+    points = over_time(run, STREAM)
     ours = [point for point in points if point["system"] == "depcache"]
     assert [point["query_idx"] for point in ours] == [0, 1]
     assert [point["hit_rate"] for point in ours] == [0.0, 0.1]
     assert ours[0]["ttft_ms_p50"] == pytest.approx(400)
+
+
+@pytest.mark.parametrize(("num", "num_points"), [(1, 1), (10, 10), (60, 10), (200, 10), (500, 25)])
+def test_few_requests_make_points_too(run: Run, num: int, num_points: int) -> None:
+    run.measured = [phase("depcache", STREAM, 0, [0.1] * num)]
+    points = over_time(run, STREAM)
+    assert len(points) == num_points
+    assert [point["query_idx"] for point in points][:2] == [0, max(1, num // num_points)][:num]
+
+
+@pytest.mark.parametrize("slowest_s", [0.06, 0.4, 7.0, 900.0])
+def test_charts_of_ten_requests_can_be_read(run: Run, slowest_s: float) -> None:
+    pytest.importorskip("matplotlib")
+    times_s = [0.05 + (slowest_s - 0.05) * i / 9 for i in range(10)]
+    run.measured = [
+        phase(system, name, 0, [factor * t for t in times_s])
+        for system, factor in (("depcache", 1.0), ("sglang-dedup", 1.01), ("vllm", 1.02))
+        for name in (STREAM, WARM, LOAD, PRECOMPUTED)
+    ]
+    names = ["DepCache", "SGLang, text of the merged trees", "vLLM, prefix caching"]
+    for figure in (draw_distribution(run), draw_time_line(run)):
+        figure.canvas.draw()
+        for axes in figure.axes:
+            assert [text.get_text() for text in axes.get_legend().get_texts()] == names
+            assert all(len(line.get_xdata()) >= 10 for line in axes.get_lines())
+            for axis in (axes.xaxis, axes.yaxis):
+                boxes = [
+                    label.get_window_extent()
+                    for label in axis.get_ticklabels(which="both")
+                    if label.get_text() and label.get_visible()
+                ]
+                assert len(boxes) >= 2
+                pairs = [(a, b) for i, a in enumerate(boxes) for b in boxes[:i]]
+                assert not any(a.overlaps(b) for a, b in pairs)
 
 
 def test_the_report_can_be_read_by_people(run: Run, tmp_path: Path) -> None:
