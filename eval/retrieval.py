@@ -39,7 +39,7 @@ import numpy as np
 
 from depcache.graph.base import GraphStore
 from depcache.graph.expansion import expand
-from depcache.graph.linking import fold
+from depcache.graph.naming import fold
 from depcache.graph.pruning import NoPruner, Pruner, get_pruner, has_minilm
 from depcache.graph.retrieval import NUM_ENTITIES, NUM_PATHS, Retriever
 from depcache.graph.stores import open_store

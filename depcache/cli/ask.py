@@ -41,6 +41,12 @@ PrunerName = Annotated[
         "seconds to load), or auto, minilm where it is installed.",
     ),
 ]
+AllowRepeats = Annotated[
+    bool,
+    typer.Option(
+        "--allow-repeats", help="Paths may come to an entity twice, and go along self loops."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help=JSON_HELP)]
 
 
@@ -61,6 +67,7 @@ def ask(
     num_entities: NumEntities = 10,
     pruner: PrunerName = DEFAULT_PRUNER,
     layout: Annotated[str, typer.Option(help="tree, staggered or sequential.")] = "tree",
+    allow_repeats: AllowRepeats = False,
     max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 128,
     as_json: AsJson = False,
 ) -> None:
@@ -71,7 +78,7 @@ def ask(
     """
 
     def answer(text: str) -> dict[str, Any]:
-        found = retriever.retrieve(text, num_entities, hops, num_paths)
+        found = retriever.retrieve(text, num_entities, hops, num_paths, allow_repeats=allow_repeats)
         if not as_json:
             show(found, as_json=False)
         reply = _stream(client, found, text, layout, max_tokens, is_quiet=as_json)

@@ -7,11 +7,12 @@ import json
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from depcache.cli.ask import (
+    AllowRepeats,
     ApiKey,
     AsJson,
     Hops,
@@ -30,6 +31,8 @@ from depcache.graph.stores import open_store
 from depcache.text_file import open_bytes, reading
 
 if TYPE_CHECKING:
+    from depcache.graph.base import GraphStore
+    from depcache.graph.loading import GraphReader
     from depcache.graph.triples import Skipped
 
 Changed = Annotated[
@@ -37,6 +40,21 @@ Changed = Annotated[
     typer.Option(
         help="Write both ends of each edge that changed to this file, for `depcache invalidate "
         "--file`."
+    ),
+]
+
+GraphFile = Annotated[
+    Path,
+    typer.Argument(
+        help=".tsv, .txt, .jsonl, .csv, .json, .nt (also .gz), .ttl, .rdf, .graphml, .parquet, or "
+        "a folder of Neo4j's or MS GraphRAG's."
+    ),
+]
+Label = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Relation or property that says what a thing is called; may be given several times, "
+        "the best first. `name`, `label`, `rdfs:label` and their like are known."
     ),
 ]
 
@@ -50,8 +68,9 @@ def _graph() -> None:
 
 @graph_app.command("load")
 def load(
-    file: Annotated[Path, typer.Argument(help=".tsv, .txt, .jsonl (also .gz) or .graphml.")],
+    file: GraphFile,
     graph: Graph = DEFAULT_GRAPH,
+    label: Label = None,
     aliases: Annotated[
         Path | None, typer.Option(help="Tab-separated lines: entity, other name.")
     ] = None,
@@ -72,10 +91,13 @@ def load(
         if aliases is not None and not store.keeps_aliases:
             raise ConfigError(f"{store.url} has no place for --aliases: load it into a .db")
         task = progress.add_task("triples", total=_count_lines(file))
+        reader = _open_reader(file, store, label, strict, skipped)
         change = store.upsert(
-            _read_graph_file(file, strict, skipped),
-            on_progress=lambda done: progress.update(task, completed=done),
+            reader, on_progress=lambda done: progress.update(task, completed=done)
         )
+        labels = reader.aliases()
+        if labels and store.keeps_aliases:
+            store.add_aliases(labels)
         progress.update(task, total=progress.tasks[0].completed)
         unknown = store.add_aliases(_read_aliases(aliases)) if aliases else []
         seconds = time.perf_counter() - started
@@ -113,8 +135,9 @@ def load(
 
 @graph_app.command("remove")
 def remove(
-    file: Annotated[Path, typer.Argument(help=".tsv, .txt, .jsonl (also .gz) or .graphml.")],
+    file: GraphFile,
     graph: Graph = DEFAULT_GRAPH,
+    label: Label = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail at the first malformed line.")
     ] = False,
@@ -129,7 +152,7 @@ def remove(
 
     skipped = Skipped()
     with open_store(graph, must_exist=True) as store:
-        change = store.remove(_read_graph_file(file, strict, skipped))
+        change = store.remove(_open_reader(file, store, label, strict, skipped))
         counts = store.counts()
         url = store.url
     if changed is not None:
@@ -185,11 +208,18 @@ def paths(
     hops: Hops = 2,
     num_paths: NumPaths = 30,
     pruner: PrunerName = "none",
+    allow_repeats: AllowRepeats = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the paths around an entity."""
+    """Show the paths around an entity; case and underscores in its name are of no account."""
     with open_retriever(graph, pruner) as retriever:
-        found = retriever.retrieve(question, entities=[entity], num_hops=hops, num_paths=num_paths)
+        found = retriever.retrieve(
+            question,
+            entities=retriever.linker().find(entity) or [entity],
+            num_hops=hops,
+            num_paths=num_paths,
+            allow_repeats=allow_repeats,
+        )
     if not found.entities:
         raise PromptError(found.notes[0])
     show(found, as_json)
@@ -312,14 +342,14 @@ def _write_names(file: Path, names: Iterable[str]) -> None:
         )
 
 
-def _read_graph_file(file: Path, strict: bool, skipped: Any) -> Iterator[tuple[str, str, str]]:
-    if file.suffix.lower() == ".graphml":
-        from depcache.graph.networkx_store import read_graphml, triples_of
+def _open_reader(
+    file: Path, store: GraphStore, label: list[str] | None, strict: bool, skipped: Skipped
+) -> GraphReader:
+    from depcache.graph.labels import known_identifiers
+    from depcache.graph.loading import GraphReader
 
-        return triples_of(read_graphml(file))
-    from depcache.graph.triples import read_triples
-
-    return read_triples(file, strict=strict, skipped=skipped)
+    known = known_identifiers(store.aliases(), store.names())
+    return GraphReader(file, labels=label or (), known=known, strict=strict, skipped=skipped)
 
 
 def _read_documents(files: list[Path]) -> Iterator[tuple[str, str]]:
@@ -344,7 +374,9 @@ def _read_documents(files: list[Path]) -> Iterator[tuple[str, str]]:
 
 def _count_lines(file: Path) -> int | None:
     """Lines of a file, to show how far a load is; None where lines are no triples."""
-    if file.suffix.lower() == ".graphml":
+    from depcache.graph.triples import has_triples_suffix
+
+    if not has_triples_suffix(file):
         return None
     try:
         with reading(file), open_bytes(file) as lines:

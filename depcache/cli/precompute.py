@@ -19,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from depcache.cli.ask import DEFAULT_PRUNER, ApiKey, AsJson, Hops, PrunerName, Server
+from depcache.cli.ask import DEFAULT_PRUNER, AllowRepeats, ApiKey, AsJson, Hops, PrunerName, Server
 from depcache.cli.graphs import Graph, open_graph
 from depcache.cli.output import make_console, make_grid, print_json, read_text
 from depcache.client.client import DEFAULT_URL, Client
@@ -72,6 +72,7 @@ def precompute(
         ),
     ] = None,
     pruner: PrunerName = DEFAULT_PRUNER,
+    allow_repeats: AllowRepeats = False,
     system: System = None,
     system_file: SystemFile = None,
     messages: Messages = None,
@@ -103,6 +104,7 @@ def precompute(
         num_hops=hops,
         num_paths=num_paths,
         pruner=pruner,
+        allow_repeats=allow_repeats,
         system=read_system(system, system_file),
         template=template,
         layout=wanted,

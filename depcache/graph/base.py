@@ -103,6 +103,10 @@ class GraphStore(ABC):
     def names(self) -> list[str]:
         """Every entity, sorted."""
 
+    def relations(self) -> list[str]:
+        """Every name of a relation, sorted."""
+        return sorted({relation for _, relation, _ in self.triples()})
+
     @abstractmethod
     def names_by_degree(self, limit: int | None = None) -> list[str]:
         """The `limit` entities of most edges, most first and equal ones by name; None for all.

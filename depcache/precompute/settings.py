@@ -35,14 +35,16 @@ class Settings:
     num_hops   edges of the longest path
     num_paths  paths of each entity. With the pruner `none` they are those that every question
                gets; None is 30. Any other pruner chooses by the question, so that all paths
-               around an entity are taken, those of fewer hops first, up to this many: whatever
-               a question then picks is part of them. None is the bound of the expansion, 10,000
+               around an entity are taken, those of fewer hops first, up to this many: what a
+               question then picks is part of them, but where the bound left some out. None is
+               the bound of the expansion, 10,000
     pruner     the one that questions will be asked with
     system     the system message; None or "" for none
     messages   a whole chat instead of `system` and the messages of `depcache.render`, for
                programs that write their own; `{{graph_context}}` stands where the facts go
     fields     further fields of every request, `{"cache_salt": "tenant"}` for one
     bounds     of one expansion
+    allow_repeats  as in `Retriever.retrieve`
     """
 
     num_hops: int = NUM_HOPS
@@ -54,6 +56,7 @@ class Settings:
     messages: Sequence[Mapping[str, Any]] | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     bounds: Bounds = DEFAULT_BOUNDS
+    allow_repeats: bool = False
 
     def __post_init__(self) -> None:
         if self.num_paths is not None and self.num_paths < 1:
@@ -78,7 +81,9 @@ class Settings:
 
         One at a time, since what is sampled of a very large hub depends on what else is asked.
         """
-        found = expand(store, [entity], self.num_hops, self.bounds).get(entity)
+        found = expand(
+            store, [entity], self.num_hops, self.bounds, allow_repeats=self.allow_repeats
+        ).get(entity)
         if found is None:
             return None
         return [path for path, _ in prune("", found.paths, self.max_paths, NoPruner())]

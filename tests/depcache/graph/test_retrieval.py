@@ -258,3 +258,105 @@ def test_a_networkx_graph_will_do_as_in_the_demo() -> None:
     graph.add_edge("a", "b", relation="s")
     retriever = Retriever(graph, pruner="none", max_hops=3, max_paths=30)
     assert list(retriever.retrieve("a")) == [("a", "r", "b"), ("a", "s", "b")]
+
+
+def last_edge(path: Path) -> Path | None:
+    if len(path) < 3:
+        return None
+    before, label, here = path[-3:]
+    plain = label.removeprefix(INVERSE_RELATION)
+    return (before, label, here) if plain == label else (here, plain, before)
+
+
+def walks_ref(triples: set[tuple[str, str, str]], path: Path, num_hops: int) -> set[Path]:
+    """As `paths_ref` with repeats, but for the last edge once more, written over the triples."""
+    if num_hops == 0:
+        return set()
+    found: set[Path] = set()
+    for head, relation, tail in triples:
+        for here, label, there in {
+            (head, relation, tail),
+            (tail, INVERSE_RELATION + relation, head),
+        }:
+            if head == tail and label != relation:
+                continue  # a self loop has one direction
+            is_back = (head, relation, tail) == last_edge(path)
+            if here == path[-1] and not is_back:
+                longer = (*path, label, there)
+                found |= {longer} | walks_ref(triples, longer, num_hops - 1)
+    return found
+
+
+@given(triples=graphs, hops=st.integers(1, 3))
+def test_with_repeats_every_walk_is_found_that_takes_no_edge_twice_in_a_row(
+    triples: list, hops: int
+) -> None:
+    found = expand(make_store(triples), ["a"], hops, allow_repeats=True)
+    entities = {name for h, _, t in triples for name in (h, t)}
+    if "a" in entities:
+        assert len(found["a"].paths) == len(set(found["a"].paths))
+        assert set(found["a"].paths) == walks_ref(set(triples), ("a",), hops)
+
+
+def test_self_loops_and_second_visits_are_an_option() -> None:
+    store = make_store(
+        [("Ann", "married to", "Bob"), ("Bob", "married to", "Ann"), ("Ann", "knows", "Ann")]
+    )
+    retriever = Retriever(store, pruner="none", max_hops=2)
+    assert not [path for path in retriever.retrieve("Ann?") if len(set(path[::2])) < len(path[::2])]
+    found = retriever.retrieve("Ann?", allow_repeats=True).paths
+    assert ("Ann", "married to", "Bob", "married to", "Ann") in found
+    assert any(path[:3] == ("Ann", "knows", "Ann") for path in found)
+
+
+def make_films() -> list[tuple[str, str, str]]:
+    """A film with 40 actors, whose director made one other film; every film has a genre."""
+    triples = [("Alien", "directed_by", "Ridley"), ("Gladiator", "directed_by", "Ridley")]
+    triples += [("Gladiator", "has_genre", "Epic"), ("Alien", "in_language", "English")]
+    for number in range(40):
+        triples.append(("Alien", "starred_actors", f"actor {number}"))
+        for other in range(10):
+            film = f"film {number}.{other}"
+            triples.append((film, "starred_actors", f"actor {number}"))
+            triples.append((film, "has_genre", f"genre {other}"))
+            triples.append((film, "written_by", f"writer {number}"))
+    return triples
+
+
+GOLD = ("Alien", "directed_by", "Ridley", "inverse of directed_by", "Gladiator", "has_genre",
+        "Epic")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What genres are the films in that the director of Alien directed?",
+        "what types are the movies directed by the Alien director",
+    ],
+)
+def test_three_hops_that_the_question_says_are_among_thirty(question: str) -> None:
+    store = make_store(make_films())
+    assert GOLD in Retriever(store, pruner="words", max_hops=3).retrieve(question).paths
+    # Not by looking at everything: the question decides what is looked at.
+    asked: list[int] = []
+    neighbours = store.neighbours
+
+    def count(names, max_edges=None):
+        asked.append(len(list(names)))
+        return neighbours(names, max_edges)
+
+    store.neighbours = count  # pyright: ignore
+    bounds = Bounds(max_guided=60)
+    found = Retriever(store, pruner="words", max_hops=3, bounds=bounds).retrieve(question)
+    assert GOLD in found.paths and max(asked) <= 60
+
+
+def test_what_is_chosen_does_not_depend_on_the_order_of_loading() -> None:
+    triples = make_films()
+    question = "who wrote the films whose actors also appear in Alien"
+    first = Retriever(make_store(triples), pruner="words", max_hops=3).retrieve(question).paths
+    assert len(first) == 30
+    assert sum("written_by" in path for path in first) > 10
+    random.Random(0).shuffle(triples)
+    again = Retriever(make_store(triples), pruner="words", max_hops=3).retrieve(question).paths
+    assert again == first
