@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from depcache.errors import ConfigError, DepCacheError
 from eval import attention, costs, everything, retrieval
+from eval.firsthour import command as firsthour
 from eval.output import command_line
 from eval.policy import command as policy
 from eval.quality import command as quality
@@ -22,6 +23,7 @@ from eval.tiers import command as tiers
 SUBCOMMANDS = {
     "serve": (serve, "time to first token and throughput against other servers"),
     "retrieval": (retrieval, "recall, time and tokens of retrieval on sets with a graph"),
+    "firsthour": (firsthour, "the whole way of a new user with a graph nobody tuned to"),
     "policy": (policy, "hit rates of replacement policies and schedulers, simulated"),
     "costs": (costs, "time and memory of matching, eviction, look-ahead and scheduling"),
     "quality": (quality, "are the answers right: attention, layouts, reuse, on a real server"),

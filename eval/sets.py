@@ -84,7 +84,15 @@ def load_kg(folder: Path) -> list[DataSet]:
     sets = []
     for path in files:
         suffix = path.name.removesuffix(".gz").removesuffix(".jsonl").removeprefix("questions")
-        questions = tuple(
+        questions = tuple(question for question, _ in load_questions(path))
+        sets.append(DataSet(folder.name + suffix, questions, triples))
+    return sets
+
+
+def load_questions(path: Path) -> list[tuple[Question, dict[str, Any]]]:
+    """The questions of `questions.jsonl` or `.jsonl.gz`, each with the row that it is made of."""
+    return [
+        (
             Question(
                 id=str(row.get("id", number)),
                 text=row["question"],
@@ -93,11 +101,11 @@ def load_kg(folder: Path) -> list[DataSet]:
                 kind=str(row.get("type") or row.get("path") or ""),
                 split=str(row.get("split") or ""),
                 evidence=tuple((h, r, t) for h, r, t in row.get("supporting_triples") or ()),
-            )
-            for number, row in _read_rows(path, ("question", "answers"))
+            ),
+            row,
         )
-        sets.append(DataSet(folder.name + suffix, questions, triples))
-    return sets
+        for number, row in _read_rows(path, ("question", "answers"))
+    ]
 
 
 def load_rgb(path: str | Path, triples: str | Path | None = None) -> DataSet:
