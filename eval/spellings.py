@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     started = time.perf_counter()
     logging.getLogger("depcache.client").setLevel(logging.ERROR)  # what is not found is counted
     number = NUM_QUESTIONS_QUICK if args.quick else NUM_QUESTIONS
-    requests = make(Spec("questions:demo", number, num_paths=20), Graphs(None)).requests
+    requests = make(Spec("questions:demo", number, num_paths=20, num_hops=3), Graphs(None)).requests
     with tempfile.TemporaryDirectory(prefix="depcache-eval-") as folder:
         log = Path(folder) / "log"
         model = resolve_model(TINY_NAME)
