@@ -196,9 +196,9 @@ def _place_found(slots: list[_Slot], layout: Layout) -> WireText | None:
 
 
 def _around_facts(slots: list[_Slot], wire: WireText | None) -> list[str]:
-    """The texts of all but the model itself, without the facts that were placed in one."""
-    facts = "" if wire is None else wire.flat_text
-    return [slot.text.replace(facts, "") if facts else slot.text for slot in slots if slot.is_ours]
+    """The texts of all but the model itself, a line in the place of facts that were found."""
+    texts = [slot.text for slot in slots if slot.is_ours]
+    return texts if wire is None else [text.replace(wire.flat_text, "\n---") for text in texts]
 
 
 def _replace(slot: _Slot, start: int, stop: int, flat_text: str) -> None:

@@ -205,6 +205,9 @@ def test_facts_that_are_not_read_are_said_once_for_each_client(server, caplog):
 def test_facts_beside_those_that_were_read_are_said(http, server, caplog):
     http.post(URL, json={"messages": MESSAGES})
     assert named_paths(server.body) == PATHS and caplog.messages == []
+    words = f"Facts:\n{LINES}\n\nAnswer in one word.\nSay nothing that is not there.\nWhere?"
+    http.post(URL, json={"messages": [{"role": "user", "content": words}]})
+    assert named_paths(server.body) == PATHS and caplog.messages == []
     other = [{"role": "system", "content": "A -> in -> B\nB -> in -> C"}, *MESSAGES]
     http.post(URL, json={"messages": [*other, {"role": "user", "content": "D -> in -> E"}]})
     assert named_paths(server.body) == [("A", "in", "B"), ("B", "in", "C")]
