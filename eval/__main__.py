@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from depcache.errors import ConfigError, DepCacheError
-from eval import attention, costs, everything, retrieval
+from eval import attention, costs, everything, retrieval, spellings
 from eval.firsthour import command as firsthour
 from eval.output import command_line
 from eval.policy import command as policy
@@ -28,6 +28,7 @@ SUBCOMMANDS = {
     "costs": (costs, "time and memory of matching, eviction, look-ahead and scheduling"),
     "quality": (quality, "are the answers right: attention, layouts, reuse, on a real server"),
     "teach": (teach, "training examples for the small model from MetaQA and 2Wiki"),
+    "spellings": (spellings, "facts in other places and spellings: found, and answered rightly?"),
     "attention": (attention, "milliseconds of the attention plans"),
     "tiers": (tiers, "time to first token by the tier that holds the KV, on a real server"),
     "soak": (soak, "everything at once for as long as one likes: does it hold?"),

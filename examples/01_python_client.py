@@ -12,7 +12,9 @@ import depcache
 def main(server: str) -> None:
     """Ask twice, then look at how the server cuts a prompt."""
     with depcache.Client(server) as client:
-        question = "Into which sea flows the river through Marie Curie's birthplace?"
+        question = (
+            "Into which sea does the river that flows through the birthplace of Marie Curie flow?"
+        )
         reply = client.ask(PATHS, question, max_tokens=64)
         print("answer:", reply.text)
         print("first time:", reply.depcache or "unknown, the server runs without DepCache")

@@ -12,6 +12,7 @@ from transformers import AutoTokenizer  # noqa: TID253
 
 from depcache.cli.launch import find_gpu
 from depcache.prompt.nodes import DepPrompt
+from depcache.prompt.render import render
 from depcache.tiny.models import model_folder
 from sglang_patches.engine import compute_depkv, generate_with_depkv
 
@@ -32,12 +33,15 @@ def main() -> None:
         **device,
     )
     try:
-        prompt = DepPrompt.from_paths(
-            PATHS,
-            tokenizer=AutoTokenizer.from_pretrained(model),
-            system="Answer from these facts:",
-            task="\n\nQuestion: What did Marie Curie win?\nAnswer:",
+        # A chat model answers inside its own chat template; what stands before the facts is the
+        # system of the prompt, what stands behind them the task.
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        chat = render(PATHS, "What did Marie Curie win?")
+        text = tokenizer.apply_chat_template(
+            chat.messages, tokenize=False, add_generation_prompt=True
         )
+        system, _, task = text.partition(chat.flat_text)
+        prompt = DepPrompt.from_paths(PATHS, tokenizer=tokenizer, system=system, task=task)
         print(prompt)
         kv = compute_depkv(engine, prompt)
         print("ahead:", kv.report)

@@ -3,7 +3,10 @@
 
 PATHS = [
     ("Marie Curie", "born in", "Warsaw", "located in", "Poland"),
-    ("Marie Curie", "born in", "Warsaw", "inverse of flows through", "Vistula"),
+    (
+        *("Marie Curie", "born in", "Warsaw", "inverse of flows through", "Vistula"),
+        *("flows into", "Baltic Sea"),
+    ),
     ("Marie Curie", "won", "Nobel Prize in Physics"),
     ("Marie Curie", "won", "Nobel Prize in Chemistry"),
     ("Vistula", "flows into", "Baltic Sea"),

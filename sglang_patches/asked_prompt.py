@@ -18,6 +18,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from depcache.errors import PromptError, explain_validation, shorten
+from depcache.prompt.unread import find_unread, texts_of
 from depcache.prompt.wire import PREFIX, WireIds, parse_wire
 from sglang_patches.inbound import custom_params_of, has_dependencies, prepare
 from sglang_patches.tenants import seal
@@ -61,9 +62,13 @@ def _read(http_server: Any, data: bytes) -> AskedPrompt:
         raise PromptError(f"the body is {shorten(body)}: send a JSON object")
     obj = _to_internal(http_server, body)
     if not has_dependencies(obj):
-        raise PromptError(
-            "the request has no dependency data: send depcache_ keys in custom_params"
-        )
+        sentence = "the request has no dependency data: send depcache_ keys in custom_params"
+        if unread := find_unread(texts_of(body.get("messages"))):
+            sentence += (
+                f"; {unread[0].count} lines of it look like facts ({shorten(unread[0].example)}), "
+                "and no server reads those by itself"
+            )
+        raise PromptError(sentence)
     prepare(obj, http_server._global_state.tokenizer_manager)
     custom_params = custom_params_of(obj)
     wire = parse_wire(custom_params)

@@ -5,29 +5,36 @@
 
     @sgl.function
     def answer(s, paths, question):
-        s += "Answer from these facts:"
-        s += graph_context(paths)
-        s += f"\\nQuestion: {question}\\nAnswer:"
-        s += sgl.gen("answer", max_tokens=32)
+        s += sgl.user(f"Facts:{graph_context(paths)}\\n\\nQuestion: {question}")
+        s += sgl.assistant(sgl.gen("answer", max_tokens=64))
 
     state = answer.run(paths, "Who founded SpaceX?", backend=backend)
     state.get_meta_info("answer")["depcache"]
 
 The program's text holds the facts as plain text, so it runs on any other backend as well.
+Roles are written by the chat template that SGLang's frontend has for the model; depcache-tiny's
+is registered here.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from cachetools import LRUCache
 from sglang.lang.backend.runtime_endpoint import RuntimeEndpoint
+from sglang.lang.chat_template import (
+    ChatTemplate,
+    register_chat_template,
+    register_chat_template_matching_function,
+)
 
 from depcache.errors import PromptError
 from depcache.prompt.layout import Layout
 from depcache.prompt.render import render
+from depcache.tiny.models import TINY_NAME, model_folder
 
 MAX_REMEMBERED_CONTEXTS = 1024
 
@@ -35,6 +42,24 @@ MAX_REMEMBERED_CONTEXTS = 1024
 # text is all that survives of what was added to it.
 _contexts: LRUCache[str, dict[str, Any]] = LRUCache(MAX_REMEMBERED_CONTEXTS)
 _lock = threading.Lock()
+
+# As `weights/dependency/chat_template.jinja` writes them.
+register_chat_template(
+    ChatTemplate(
+        name=TINY_NAME,
+        default_system_prompt="",
+        role_prefix_and_suffix={
+            role: (f"<|{role}|>\n", "<|end|>\n") for role in ("system", "user", "assistant")
+        },
+    )
+)
+
+
+@register_chat_template_matching_function
+def _match_tiny(model_path: str) -> str | None:
+    # By the end of the path alone: the server may run in another installation.
+    is_ours = Path(model_path).parts[-4:-1] == model_folder().parts[-4:-1]
+    return TINY_NAME if is_ours else None
 
 
 def graph_context(paths: Iterable[Any], *, template: str = "path", layout: Layout = "tree") -> str:

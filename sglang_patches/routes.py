@@ -17,6 +17,7 @@ import depcache
 from depcache.config import load_config
 from depcache.errors import PromptError
 from depcache.prompt.layout import token_positions
+from depcache.prompt.unread import find_unread
 from depcache.prompt.wire import forest_from_wire
 from sglang_patches.asked_prompt import AskedPrompt, read_asked_prompt
 from sglang_patches.beginnings import entities_are_beginnings
@@ -188,6 +189,8 @@ def _explain(prompt: AskedPrompt, reply: dict[str, Any], tokenizer: Any) -> dict
     texts = tokenizer.batch_decode(
         [input_ids[start : start + num] for start, num in zip(starts, lens, strict=True)]
     )
+    around = [input_ids[: forest.system_len], input_ids[forest.task_start :]]
+    unread = find_unread(tokenizer.batch_decode(around))
     return {
         "layout": wire.layout,
         "prompt_tokens": forest.num_tokens,
@@ -197,6 +200,7 @@ def _explain(prompt: AskedPrompt, reply: dict[str, Any], tokenizer: Any) -> dict
         **reply,
         "plain": forest.task_len,
         "fallback_reason": None,
+        "unread_facts": [each._asdict() for each in unread],
         "table": [
             {
                 "segment": i,

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every example runs with DepCache; without it, it does what it can and says what is missing."""
+"""Every example answers rightly; without DepCache it does what it can, and says what is missing."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,29 @@ if shutil.which("curl"):
     NAMES.append("06_curl.sh")
 # These ask what only DepCache knows.
 ASKING_MORE = ("01_python_client.py", "06_curl.sh")
+
+BORN = "Marie Curie -> born in -> Warsaw"
+RIVER = f"{BORN} -> inverse of flows through -> Vistula -> flows into -> Baltic Sea"
+PRIZES = [f"Marie Curie -> won -> Nobel Prize in {subject}" for subject in ("Physics", "Chemistry")]
+# What an example is answered, question by question; each of several is right.
+RIGHT = {
+    "01_python_client.py": [[RIVER], PRIZES],
+    "02_openai_sdk.py": [PRIZES],
+    "03_httpx_transport.py": [[BORN], [BORN]],
+    "04_engine.py": [PRIZES],
+    "05_frontend.py": [[BORN], PRIZES],
+    "06_curl.sh": [[BORN]],
+}
+
+
+def check_answers(name: str, stdout: str) -> None:
+    """Every answer says a path that stands in the facts, and names its end."""
+    text = stdout.replace("\\n", "\n")  # curl shows JSON
+    found = re.findall(r"(?:answer: |\"content\":\"|^)([^:\n]+)\nAnswer: ([\w ]+)", text, re.M)
+    assert len(found) == len(RIGHT[name]), stdout
+    for (path, answer), right in zip(found, RIGHT[name], strict=True):
+        assert path in right
+        assert answer == path.split(" -> ")[-1]
 
 
 def start(folder: Path, *flags: str) -> Iterator[str]:
@@ -63,20 +87,24 @@ def run(name: str, url: str = "", *arguments: str) -> subprocess.CompletedProces
 
 class TestWithDepCache:
     @pytest.mark.parametrize("name", NAMES)
-    def test_an_example_runs_and_shows_what_was_reused(self, name: str, depcache_url: str) -> None:
+    def test_an_example_answers_rightly_and_shows_what_was_reused(
+        self, name: str, depcache_url: str
+    ) -> None:
         done = run(name, depcache_url)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert "answer" in done.stdout
+        check_answers(name, done.stdout)
         assert "missed" in done.stdout
         assert "without DepCache" not in done.stdout
 
 
 class TestStock:
     @pytest.mark.parametrize("name", NAMES)
-    def test_an_example_answers_and_says_what_is_missing(self, name: str, stock_url: str) -> None:
+    def test_an_example_answers_rightly_and_says_what_is_missing(
+        self, name: str, stock_url: str
+    ) -> None:
         done = run(name, stock_url)
         assert "Traceback" not in done.stderr
-        assert "answer" in done.stdout
+        check_answers(name, done.stdout)
         if name in ASKING_MORE:
             assert done.returncode == 1
             assert "depcache serve" in done.stderr.splitlines()[-1]
@@ -103,7 +131,8 @@ def test_an_example_without_a_server_is_one_sentence(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_engine_example_runs() -> None:
+def test_the_engine_example_answers_rightly() -> None:
     done = run("04_engine.py")
     assert done.returncode == 0, done.stderr
+    check_answers("04_engine.py", done.stdout)
     assert "then: {" in done.stdout

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,18 +13,16 @@ import typer
 
 from depcache.cli.ask import (
     AllowRepeats,
-    ApiKey,
     AsJson,
     Hops,
     NumEntities,
     NumPaths,
     PrunerName,
-    Server,
     show,
 )
+from depcache.cli.graph_build import build
 from depcache.cli.graphs import Graph, open_graph, open_retriever
 from depcache.cli.output import make_console, make_progress, print_json, read_text, write_text
-from depcache.client.client import DEFAULT_URL as DEFAULT_SERVER
 from depcache.errors import ConfigError, PromptError
 from depcache.graph.stores import DEFAULT_URL as DEFAULT_GRAPH
 from depcache.graph.stores import open_store
@@ -249,75 +247,7 @@ def link(
         console.print(f"no entity of the graph is named{hint}", markup=False)
 
 
-@graph_app.command("build")
-def build(
-    files: Annotated[
-        list[Path], typer.Argument(help="Text files, or .jsonl with a `text` and a `title` each.")
-    ],
-    graph: Graph = DEFAULT_GRAPH,
-    server: Server = DEFAULT_SERVER,
-    model: Annotated[str, typer.Option(help="Name of the model at the server.")] = "default",
-    api_key: ApiKey = None,
-    state: Annotated[
-        Path, typer.Option(help="What is done so far; the same file again goes on there.")
-    ] = Path("depcache-build.jsonl"),
-    chunk_tokens: Annotated[int, typer.Option(min=1, help="Words and signs per chunk.")] = 512,
-    workers: Annotated[int, typer.Option(min=1, help="Chunks read at a time.")] = 4,
-    max_tokens: Annotated[
-        int, typer.Option(min=1, help="Longest answer for one chunk, in tokens.")
-    ] = 2048,
-    out: Annotated[
-        Path | None, typer.Option(help="Write the triples to this .jsonl file, too.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Extract triples from documents with a language model, and add them to a graph."""
-    from depcache.graph.extraction import OpenAIExtractor, extract_all, make_chunks
-
-    chunks = list(make_chunks(_read_documents(files), max_tokens=chunk_tokens))
-    extractor = OpenAIExtractor(server, model, api_key=api_key, max_tokens=max_tokens)
-    # The graph first: that it is down should not be found out after hours of extraction.
-    with open_store(graph) as store:
-        with make_progress() as progress:
-            task = progress.add_task("chunks", total=len(chunks))
-            found = extract_all(
-                chunks,
-                extractor,
-                state=state,
-                num_workers=workers,
-                on_progress=lambda done: progress.update(task, completed=done),
-            )
-        if out is not None:
-            lines = [json.dumps(triple, ensure_ascii=False) + "\n" for triple in found.triples]
-            write_text(out, "".join(lines))
-        change = store.upsert(found.triples)
-        url = store.url
-    answer = {
-        "chunks": found.num_chunks,
-        "resumed": found.num_resumed,
-        "bad_chunks": found.num_bad,
-        "dropped_triples": found.num_dropped,
-        "triples": len(found.triples),
-        "added": change.num_triples,
-        "problems": found.problems,
-        "version": change.version,
-        "graph": url,
-    }
-    if as_json:
-        print_json(answer)
-        return
-    console = make_console()
-    console.print(
-        f"{len(found.triples):,} triples from {found.num_chunks:,} chunks "
-        f"({found.num_resumed:,} read before); {change.num_triples:,} were new to {url}",
-        markup=False,
-    )
-    if found.num_bad or found.num_dropped:
-        console.print(
-            f"left out: {found.num_bad:,} chunks without usable output, "
-            f"{found.num_dropped:,} malformed triples",
-            style="yellow",
-        )
+graph_app.command("build")(build)
 
 
 def _show_skipped(skipped: Skipped) -> None:
@@ -350,26 +280,6 @@ def _open_reader(
 
     known = known_identifiers(store.aliases(), store.names())
     return GraphReader(file, labels=label or (), known=known, strict=strict, skipped=skipped)
-
-
-def _read_documents(files: list[Path]) -> Iterator[tuple[str, str]]:
-    """(name, text) of each document."""
-    for file in files:
-        text = read_text(file)
-        if file.suffix.lower() != ".jsonl":
-            yield file.name, text
-            continue
-        for number, line in enumerate(text.split("\n"), 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-                yield str(row.get("title") or row.get("id") or f"{file.name}:{number}"), row["text"]
-            except (ValueError, RecursionError, AttributeError, LookupError) as error:
-                raise PromptError(
-                    f"line {number} of {str(file)!r} is no document: "
-                    'write {"title": ..., "text": ...}'
-                ) from error
 
 
 def _count_lines(file: Path) -> int | None:

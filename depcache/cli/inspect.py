@@ -140,5 +140,11 @@ def _print_explanation(answer: dict[str, Any]) -> None:
     reuse = ("shared", "shifted", "loaded", "missed", "on_disk", "plain")
     for names in (counts, reuse):
         console.print(", ".join(f"{name} {answer[name]}" for name in names if name in answer))
+    for each in answer.get("unread_facts") or []:
+        console.print(
+            f"not read as facts: {each['count']} lines spelled {each['spelling']}, "
+            f"as {each['example']!r}",
+            markup=False,
+        )
     if answer.get("fallback_reason"):
         console.print(f"served as a plain prompt: {answer['fallback_reason']}", markup=False)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 import httpx
 
 from depcache.client.address import read_address
+from depcache.client.notice import UnreadNotice
 from depcache.client.reply import Reply
 from depcache.client.stream import ReplyCollector, ReplyStream
 from depcache.client.wire_format import GenerateReader, ReadPiece, read_chat_piece, read_error
@@ -25,6 +26,7 @@ from depcache.errors import PromptError, ServerError, shorten
 from depcache.prompt.layout_names import Layout
 from depcache.prompt.render import DEFAULT_SYSTEM, RenderedPrompt, render
 from depcache.prompt.template import Template
+from depcache.prompt.unread import texts_of
 
 if TYPE_CHECKING:
     from depcache.prompt.nodes import DepPrompt
@@ -58,6 +60,7 @@ class Client:
         self.base_url = read_address(base_url)
         self._model = model
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._notice = UnreadNotice("use `ask`, or `depcache.render` and its `extra_body`")
         self._owns_http = http_client is None
         self._http = http_client or httpx.Client(timeout=httpx.Timeout(timeout_s, connect=10.0))
 
@@ -131,7 +134,12 @@ class Client:
         temperature: float = 0.0,
         **fields: Any,
     ) -> Any:
-        """Any chat; dependency data travels in the field `custom_params`. Returns as `ask`."""
+        """Any chat; dependency data travels in the field `custom_params`. Returns as `ask`.
+
+        Facts in the text alone are not read: the log says so, once for each client.
+        """
+        if not fields.get("custom_params"):
+            self._notice.look(texts_of(messages))
         body = {
             "model": self._model,
             "messages": list(messages),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from depcache.client.context import MARKER, GraphContext
+from depcache.client.notice import UnreadNotice
 from depcache.errors import DepCacheError
 from depcache.prompt.layout_names import Layout
 from depcache.prompt.wire import PREFIX, WireText
@@ -69,7 +70,12 @@ def find_block(text: str) -> Block | None:
 
 
 def rewrite_body(
-    body: Any, *, context: GraphContext | None, auto: bool, layout: Layout
+    body: Any,
+    *,
+    context: GraphContext | None,
+    auto: bool,
+    layout: Layout,
+    notice: UnreadNotice | None = None,
 ) -> dict[str, Any] | None:
     """The same request as a dependency prompt; None when it should go out as it is.
 
@@ -78,6 +84,7 @@ def rewrite_body(
     context  the paths the caller named; they go before what is found in the text
     auto     look for fact lines in the text when no context is given
     layout   position layout for facts that were found
+    notice   is shown the texts around what was found
     """
     if not isinstance(body, dict) or not _may_add_params(body):
         return None
@@ -93,6 +100,8 @@ def rewrite_body(
                 )
         else:
             wire = _place_found(slots, layout) if auto else None
+            if auto and notice is not None and not notice.is_said:
+                notice.look(_around_facts(slots, wire))
     except DepCacheError as error:
         _logger.warning("the request goes out as a plain prompt: %s", error)
         return None
@@ -184,6 +193,12 @@ def _place_found(slots: list[_Slot], layout: Layout) -> WireText | None:
     context = GraphContext(block.paths, "path", layout)
     _replace(slot, block.start, block.stop, context.text)
     return _make_wire(slots, context)
+
+
+def _around_facts(slots: list[_Slot], wire: WireText | None) -> list[str]:
+    """The texts of all but the model itself, a line in the place of facts that were found."""
+    texts = [slot.text for slot in slots if slot.is_ours]
+    return texts if wire is None else [text.replace(wire.flat_text, "\n---") for text in texts]
 
 
 def _replace(slot: _Slot, start: int, stop: int, flat_text: str) -> None:

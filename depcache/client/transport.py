@@ -6,7 +6,7 @@
 The same argument gives it to LlamaIndex (`OpenAILike(http_client=...)`), LangChain
 (`ChatOpenAI(http_client=...)`) and neo4j-graphrag (`OpenAILLM(http_client=...)`). Only the JSON
 bodies of POSTs to `/chat/completions` and `/completions` are touched, and only when they hold
-graph facts.
+graph facts. What looks like facts and is none of these is said in the log, once for each client.
 Replies pass unchanged; what was reused is in their `metadata["depcache"]`.
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 
 from depcache.client.context import current_context
+from depcache.client.notice import UnreadNotice
 from depcache.client.rewrite import rewrite_body
 from depcache.prompt.layout_names import Layout, read_layout
 
@@ -36,6 +37,10 @@ class _Rewriter:
     def __init__(self, layout: Layout, auto: bool) -> None:
         self._layout: Layout = read_layout(layout)
         self._auto = auto
+        self._notice = UnreadNotice(
+            "name the paths with depcache.graph_context, or write them as lines "
+            "'A -> relation -> B' that follow one another"
+        )
 
     def applies_to(self, request: httpx.Request) -> bool:
         return (
@@ -53,6 +58,7 @@ class _Rewriter:
                 context=current_context(),
                 auto=self._auto,
                 layout=self._layout,
+                notice=self._notice,
             )
             # Escaped, because a body may hold half a surrogate pair, which UTF-8 cannot.
             content = None if body is None else json.dumps(body).encode()

@@ -18,6 +18,7 @@ and pictures in --out. Needs the extras `server` and `bench`.
 from __future__ import annotations
 
 import argparse
+import shlex
 import tempfile
 import time
 from collections.abc import Sequence
@@ -29,12 +30,13 @@ from rich.console import Console
 
 from depcache.cli.launch import require_sglang
 from depcache.cli.output import make_progress
+from depcache.client.client import DEFAULT_URL
 from depcache.demo.model import find_model, is_trained
 from depcache.errors import ConfigError
 from eval.output import about, add_output, require, write_report
 from eval.serve import workloads
 from eval.serve.arrivals import poisson, read_trace
-from eval.serve.export import export
+from eval.serve.export import bench_command, export
 from eval.serve.figures import (
     make_gain,
     make_ratio_ranges,
@@ -93,7 +95,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--load-tokens", type=int, default=32, help="of an answer under load (default 32)")
     add("--pool-tokens", type=int, help=f"for KV (default {POOL_TOKENS:,})")
-    add("--export", type=Path, help="write the requests to this folder as OpenAI JSONL, and end")
+    add(
+        "--export",
+        type=Path,
+        help="write the requests to this folder as OpenAI JSONL, print how sglang.bench_serving "
+        "replays them, and end",
+    )
     add(
         "--profile",
         metavar="SYSTEM",
@@ -115,6 +122,8 @@ def run(args: argparse.Namespace) -> int:
                 file = args.export / f"{workload.spec.name.replace(':', '_')}.{name}.jsonl"
                 max_tokens = _max_tokens(args, workload)
                 export(workload.requests, get_system(name), writer, max_tokens, file)
+                command = bench_command(file, len(workload.requests), DEFAULT_URL)
+                print(shlex.join(command))
         return 0
     if args.profile is not None:
         [system] = _get_systems([args.profile], args)

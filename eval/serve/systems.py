@@ -160,6 +160,7 @@ class Writer:
 
     def __init__(self, tokenizer: Any, template: str) -> None:
         self._template = template
+        self._tokenizer = tokenizer
         self._encoder = Encoder(tokenizer, "deduplicated", template=template)
 
     def write(self, system: System, request: Request) -> Call:
@@ -177,6 +178,10 @@ class Writer:
         if system.prompt == "dependency":
             fields["extra_body"] = rendered.extra_body
         return Call("chat", fields)
+
+    def save_tokenizer(self, folder: File) -> None:
+        """Write the tokenizer, chat template included, as `AutoTokenizer` reads it."""
+        self._tokenizer.save_pretrained(folder)
 
     def num_flat_tokens(self, request: Request) -> int:
         """Of the prompt as the text of all paths."""

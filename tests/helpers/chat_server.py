@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-Answer = tuple[int, str]
-"""HTTP status, and the content of the answer or the text of the error."""
+Answer = tuple[int, str] | tuple[int, str, str]
+"""HTTP status, the content of the answer or the text of the error, and the `finish_reason`."""
 
 
 @contextmanager
@@ -33,11 +33,12 @@ def start_chat_server(
             if body.get("stream"):
                 self._send(200, "text/event-stream", stream)
                 return
-            status, text = answer(body)
+            status, text, *reason = answer(body)
             if self.path != "/v1/chat/completions":
                 status, text = 404, "no such route"
             message = {"role": "assistant", "content": text}
-            good = {"object": "chat.completion", "choices": [{"index": 0, "message": message}]}
+            choice = {"index": 0, "message": message, "finish_reason": (reason or ["stop"])[0]}
+            good = {"object": "chat.completion", "choices": [choice]}
             data = json.dumps(good if status == 200 else {"error": text}).encode()
             self._send(status, "application/json", data)
 

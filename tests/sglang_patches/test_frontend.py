@@ -117,3 +117,23 @@ def test_the_longest_context_in_a_text_is_found_and_a_doubled_one_is_not() -> No
     assert "and" in found["depcache_paths"]
     assert find_context(f"{short}\nagain{short}") is None
     assert find_context("nothing") is None
+
+
+def test_roles_are_written_as_depcache_tiny_knows_them(model_path) -> None:
+    from sglang.lang.chat_template import get_chat_template_by_model_path
+    from transformers import AutoTokenizer
+
+    import sglang_patches.frontend  # noqa: F401  registers it
+    from depcache.tiny.models import model_folder
+
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Who?"},
+    ]
+    tokenizer = AutoTokenizer.from_pretrained(model_folder())
+    written = get_chat_template_by_model_path(str(model_folder())).get_prompt(messages)
+    assert written == tokenizer.apply_chat_template(messages, tokenize=False)
+    elsewhere = "/srv/venv/lib/depcache/tiny/weights/dependency"
+    assert get_chat_template_by_model_path(elsewhere).get_prompt(messages) == written
+    other = get_chat_template_by_model_path(str(model_path("llama_gqa")))
+    assert other.get_prompt(messages) != written

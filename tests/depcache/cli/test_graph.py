@@ -8,7 +8,6 @@ import io
 import json
 import os
 import pty
-import re
 import select
 import subprocess
 import sys
@@ -352,47 +351,3 @@ def test_ask_without_facts_does_not_blame_the_server(
     assert code == 0
     assert "the question went out alone" in text
     assert "without DepCache" not in text
-
-
-def test_build_extracts_and_loads(call: Call, tmp_path: Path) -> None:
-    busy = [503, 429]
-
-    def answer(body: dict) -> tuple[int, str]:
-        if busy:
-            return busy.pop(), "busy"
-        text = body["messages"][-1]["content"]
-        if "nonsense" in text:
-            return 200, "I would rather not."
-        found = re.findall(r"(\w+) wrote (\w+)", text)
-        rows = [{"head": head, "relation": "wrote", "tail": tail} for head, tail in found]
-        return 200, json.dumps({"triples": rows})
-
-    (tmp_path / "a.txt").write_text("Ann wrote Blue. Bob wrote Red.")
-    lines = [{"title": "B", "text": "Ann wrote Blue."}, {"title": "C", "text": "nonsense"}]
-    (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    out = tmp_path / "triples.jsonl"
-    arguments = ["graph", "build", tmp_path / "a.txt", tmp_path / "b.jsonl", "--out", out]
-    arguments += ["--graph", "networkx:", "--state", tmp_path / "state.jsonl", "--json"]
-    with start_chat_server(answer) as (url, bodies):
-        code, text, _ = call(*arguments, "--server", url, "--model", "m")
-        first = json.loads(text)
-        assert code == 0
-        assert (first["chunks"], first["triples"], first["added"]) == (3, 2, 2)
-        assert first["bad_chunks"] == len(first["problems"]) == 1
-        assert set(open_store(out).triples()) == {("Ann", "wrote", "Blue"), ("Bob", "wrote", "Red")}
-        # Two were turned away, and what cannot be used is asked for twice.
-        assert len(bodies) == 3 + 2 + 1
-        assert all(body["model"] == "m" and body["response_format"] for body in bodies)
-        assert json.loads(call(*arguments, "--server", url)[1])["resumed"] == 3
-        assert len(bodies) == 6
-    (tmp_path / "b.jsonl").write_text("no JSON")
-    code, _, error = call(*arguments)
-    assert code == 2 and "line 1" in error
-
-
-def test_build_refuses_what_the_server_refuses(call: Call, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("Ann wrote Blue.")
-    arguments = ["graph", "build", tmp_path / "a.txt", "--state", tmp_path / "s", "--graph"]
-    with start_chat_server(lambda _: (400, "no such model")) as (url, _):
-        code, _, error = call(*arguments, "networkx:", "--server", url)
-    assert code == 2 and "no such model" in error and error.count("\n") == 1

@@ -62,6 +62,7 @@ def test_the_block_blocks():
         "depcache.graph.falkordb_store",
         "depcache.graph.minilm",
         "depcache.graph.networkx_store",
+        "depcache.graph.openai_extractor",
         "depcache.graph.retrieval",
         "depcache.precompute",
         "flashinfer_masks",

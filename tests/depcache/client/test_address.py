@@ -11,7 +11,7 @@ import pytest
 from depcache.client import Client
 from depcache.client.address import read_address
 from depcache.errors import ConfigError
-from depcache.graph.extraction import OpenAIExtractor
+from depcache.graph.openai_extractor import OpenAIExtractor
 from tests.helpers.chat_server import start_chat_server
 from tests.helpers.ends import SLOWEST_S
 

@@ -291,3 +291,15 @@ def test_a_stream_closed_early_has_no_reply(client):
         next(iter(stream))
     with pytest.raises(ServerError, match="closed"):
         stream.finish()
+
+
+def test_a_chat_with_facts_in_its_text_alone_says_once_that_they_are_not_read(caplog):
+    fake = FakeServer()
+    client = Client("http://test", http_client=httpx.Client(transport=fake.transport))
+    messages = [{"role": "user", "content": "Facts:\nA -> in -> B\nB -> in -> C\n\nWhere?"}]
+    client.ask([("A", "in", "B"), ("B", "in", "C")], "Where?")
+    assert caplog.messages == []
+    client.chat(messages)
+    client.chat(messages)
+    [said] = caplog.messages
+    assert "'A -> in -> B'" in said and "depcache.render" in said

@@ -186,3 +186,42 @@ def test_the_asynchronous_openai_sdk_works_too(server):
 
     assert asyncio.run(ask()).model_extra["metadata"]["depcache"] == REPORT
     assert "custom_params" in server.body
+
+
+SENTENCES = "Use these triplets.\n\nAda born in Mire\nAda won Cup\n\nWhere was Ada born?"
+
+
+def test_facts_that_are_not_read_are_said_once_for_each_client(server, caplog):
+    for _ in range(2):
+        with httpx.Client(transport=DepCacheTransport(server.transport)) as client:
+            for content in ("Hello", SENTENCES, SENTENCES):
+                client.post(URL, json={"messages": [{"role": "system", "content": content}]})
+    assert len(caplog.messages) == 2
+    assert "2 lines of a prompt look like facts" in caplog.messages[0]
+    assert "'Ada born in Mire'" in caplog.messages[0]
+    assert "depcache.graph_context" in caplog.messages[0]
+
+
+def test_facts_beside_those_that_were_read_are_said(http, server, caplog):
+    http.post(URL, json={"messages": MESSAGES})
+    assert named_paths(server.body) == PATHS and caplog.messages == []
+    words = f"Facts:\n{LINES}\n\nAnswer in one word.\nSay nothing that is not there.\nWhere?"
+    http.post(URL, json={"messages": [{"role": "user", "content": words}]})
+    assert named_paths(server.body) == PATHS and caplog.messages == []
+    other = [{"role": "system", "content": "A -> in -> B\nB -> in -> C"}, *MESSAGES]
+    http.post(URL, json={"messages": [*other, {"role": "user", "content": "D -> in -> E"}]})
+    assert named_paths(server.body) == [("A", "in", "B"), ("B", "in", "C")]
+    assert "3 lines of a prompt" in caplog.messages[0]
+
+
+def test_nothing_is_said_where_paths_are_named_or_recognition_is_off(server, caplog):
+    body = {"messages": [{"role": "user", "content": SENTENCES}]}
+    with httpx.Client(transport=DepCacheTransport(server.transport, auto=False)) as client:
+        client.post(URL, json=body)
+    with httpx.Client(transport=DepCacheTransport(server.transport)) as client:
+        with graph_context(PATHS) as facts:
+            message = {"role": "user", "content": f"{SENTENCES}{facts}"}
+            client.post(URL, json={"messages": [message]})
+        assert named_paths(server.body) == PATHS
+        client.post(URL, json={**body, "custom_params": {"depcache_version": 1}})
+    assert caplog.messages == []

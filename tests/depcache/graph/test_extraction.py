@@ -1,27 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Building a graph from documents: chunks, calls, retries, what is bad, going on after a stop."""
+"""Building a graph from documents: chunks, what is bad, going on after a stop."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from depcache.errors import ConfigError, PromptError, ServerError
+from depcache.errors import ConfigError, ServerError
 from depcache.graph.extraction import (
     BadOutputError,
     Chunk,
+    CutOffError,
     Extractor,
-    OpenAIExtractor,
     extract_all,
     make_chunks,
 )
-
-FACT = {"head": "Ann", "relation": "wrote", "tail": "Blue"}
 
 
 def count(text: str) -> int:
@@ -44,65 +40,6 @@ def test_chunks_end_with_a_sentence() -> None:
     assert chunks[-1] == Chunk("c", "Short")
     with pytest.raises(ConfigError, match="max_tokens"):
         list(make_chunks([("a", text)], max_tokens=0))
-
-
-def answer(content: object) -> httpx.Response:
-    text = content if isinstance(content, str) else json.dumps(content)
-    return httpx.Response(200, json={"choices": [{"message": {"content": text}}]})
-
-
-def make_extractor(replies: list, seen: list | None = None, **options: object) -> OpenAIExtractor:
-    def handle(request: httpx.Request) -> httpx.Response:
-        if seen is not None:
-            seen.append(request)
-        reply = replies.pop(0)
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
-
-    client = httpx.Client(transport=httpx.MockTransport(handle))
-    return OpenAIExtractor("http://x/v1/", http_client=client, delays_s=(0.0, 0.0), **options)  # pyright: ignore
-
-
-def test_the_model_is_held_to_a_schema() -> None:
-    seen: list[httpx.Request] = []
-    extractor = make_extractor([answer({"triples": [FACT]})], seen, model="m", api_key="k")
-    assert extractor.extract("Ann wrote Blue.") == [("Ann", "wrote", "Blue")]
-    assert str(seen[0].url) == "http://x/v1/chat/completions"
-    assert seen[0].headers["authorization"] == "Bearer k"
-    body = json.loads(seen[0].content)
-    assert body["model"] == "m" and body["messages"][1]["content"] == "Ann wrote Blue."
-    form = body["response_format"]
-    assert form["type"] == "json_schema" and form["json_schema"]["strict"] is True
-    schema = form["json_schema"]["schema"]
-    assert schema["required"] == ["triples"] and schema["additionalProperties"] is False
-
-
-def test_a_busy_server_is_asked_again_and_one_that_stays_away_stops_the_run() -> None:
-    busy = httpx.Response(429, headers={"retry-after": "0"})
-    replies = [busy, httpx.ConnectError("down"), answer({"triples": []})]
-    assert make_extractor(replies).extract("x") == []
-    with pytest.raises(ServerError, match="goes on where it stopped"):
-        make_extractor([httpx.Response(503)] * 3).extract("x")
-    with pytest.raises(PromptError, match="HTTP 400"):
-        make_extractor([httpx.Response(400, text="no")]).extract("x")
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        answer("no JSON"),
-        answer({"triples": [{"head": "a"}]}),
-        answer({"facts": []}),
-        answer({"triples": [{**FACT, "tail": 3}]}),
-        httpx.Response(200, json={"choices": []}),
-        httpx.Response(200, json=[]),
-        httpx.Response(200, text="<html>"),
-    ],
-)
-def test_output_that_is_no_list_of_triples_is_told_apart(bad: httpx.Response) -> None:
-    with pytest.raises(BadOutputError):
-        make_extractor([bad]).extract("x")
 
 
 class Scripted(Extractor):
@@ -155,6 +92,29 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     last = Scripted({})
     assert extract_all(chunks, last, state=state).triples == result.triples
     assert last.asked == []
+
+
+def test_chunks_that_were_left_out_are_asked_about_again_by_the_next_run(tmp_path: Path) -> None:
+    state = tmp_path / "state.jsonl"
+    chunks = [Chunk("d", text) for text in ("one", "two", "three")]
+    bad = {"two": BadOutputError("nonsense"), "three": CutOffError("cut")}
+    first = Scripted({"one": [("a", "r", "b")], **bad})
+    result = extract_all(chunks, first, state=state, num_workers=1)
+    assert (result.num_bad, result.num_resumed, result.num_retried) == (2, 0, 0)
+    # What was cut would be cut again at once; what is nonsense may be sense the next time.
+    assert first.asked == ["one", "two", "two", "three"]
+    second = Scripted({"two": [("b", "r", "c")], "three": CutOffError("cut")})
+    result = extract_all(chunks, second, state=state)
+    assert sorted(second.asked) == ["three", "two"]
+    assert (result.num_bad, result.num_resumed, result.num_retried) == (1, 1, 2)
+    assert result.triples == [("a", "r", "b"), ("b", "r", "c")]
+    assert result.problems == ["d: cut"]
+    third = Scripted({"three": [("c", "r", "d")]})
+    result = extract_all(chunks, third, state=state)
+    assert third.asked == ["three"]
+    assert (result.num_bad, result.num_resumed, result.num_retried) == (0, 2, 1)
+    last = extract_all(chunks, Scripted({}), state=state)
+    assert (last.num_resumed, last.num_retried, last.problems) == (3, 0, [])
 
 
 def test_a_state_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

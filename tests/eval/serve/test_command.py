@@ -66,14 +66,18 @@ def test_a_run_on_real_servers(model_path: Callable[[str], Path], tmp_path: Path
 PHASES = ("stream", "warm", "load")
 
 
-def test_requests_can_be_exported(model_path: Callable[[str], Path], tmp_path: Path) -> None:
+def test_requests_can_be_exported(
+    model_path: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("matplotlib")
     arguments = ["serve", "--workloads", "uniform:demo", "--model", str(model_path("llama_gqa"))]
     arguments += ["--quick", "--entities", "2", "--pool", "20", "--export", str(tmp_path / "out")]
     assert main(arguments) == 0
     files = sorted(file.name for file in (tmp_path / "out").iterdir())
-    assert files == ["uniform_demo.depcache.jsonl", "uniform_demo.sglang.jsonl"]
-    line = (tmp_path / "out" / files[0]).read_text().partition("\n")[0]
+    assert files == ["tokenizer", "uniform_demo.depcache.jsonl", "uniform_demo.sglang.jsonl"]
+    said = capsys.readouterr().out.splitlines()
+    assert [line.count("-m sglang.bench_serving") for line in said] == [1, 1]
+    line = (tmp_path / "out" / files[1]).read_text().partition("\n")[0]
     assert json.loads(line)["max_tokens"] == MAX_TOKENS
 
     arguments[2] = "questions:demo"

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An exported workload is replayed by `sglang.bench_serving` as its command says, on no network."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from depcache.cli.launch import Launch
+from depcache.client.client import DEFAULT_URL, Client
+from depcache.demo.server import ServerProcess, find_free_port
+from eval.__main__ import main
+from tests.helpers.ends import SLOWEST_S
+
+pytestmark = pytest.mark.sglang
+
+COUNTS = ["--stream", "4", "--warm", "1", "--load", "1"]
+
+
+def test_the_printed_command_replays_an_export_without_a_network(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    folder = tmp_path / "out"
+    arguments = ["serve", "--model", "depcache-tiny", "--workloads", "questions:demo", "--quick"]
+    assert main([*arguments, *COUNTS, "--max-tokens", "4", "--export", str(folder)]) == 0
+    commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+
+    port = find_free_port()
+    argv = [sys.executable, "-m", "depcache.cli.main", "serve", "depcache-tiny"]
+    argv += ["--port", str(port), "--host", "127.0.0.1", "--max-total-tokens", "16384"]
+    launch = Launch([*argv, "--skip-server-warmup", "--log-level", "warning"])
+    url = f"http://127.0.0.1:{port}"
+    # Whoever looks for a proxy or a hub finds a closed port.
+    closed = {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
+    offline = {**os.environ, **closed, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
+    with ServerProcess(launch, url, tmp_path / "log") as server, Client(url) as client:
+        server.wait_until_ready(timeout_s=SLOWEST_S)
+        for command in commands:
+            result = tmp_path / "result.jsonl"
+            command = [url if word == DEFAULT_URL else word for word in command]
+            done = subprocess.run(
+                [*command, "--output-file", str(result)],
+                capture_output=True,
+                text=True,
+                timeout=SLOWEST_S,
+                env=offline,
+            )
+            assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+            assert "Fail to load tokenizer" not in done.stdout
+            [line] = result.read_text().splitlines()
+            report = json.loads(line)
+            assert report["completed"] == 6
+            assert report["total_output_tokens"] == 6 * 4
+            result.unlink()
+            # The first file is of dependency prompts (what warms up is none), the second of text.
+            assert _num_dependency_requests(client) == 6
+
+
+def _num_dependency_requests(client: Client) -> int:
+    return client.stats()["requests"]["requests"]
