@@ -38,7 +38,7 @@ _KEY = re.compile(
 )
 OBJECTS = '{"entity1": ..., "entity2": ...}'
 
-_CELLS = re.compile(r"\s*[|,\t]\s*")
+_CELLS = re.compile(r"[|,\t]")
 _HEADERS = (
     {"source", "target"},
     {"head", "tail"},
@@ -111,7 +111,7 @@ def _find_tables(lines: list[str]) -> list[str]:
     num_columns = 0
     for line in lines:
         cells = _CELLS.split(line.strip())
-        names = {cell.strip("\"'").lower() for cell in cells}
+        names = {cell.strip(" \"'").lower() for cell in cells}
         if any(names >= header for header in _HEADERS):
             num_columns = len(cells)
         elif num_columns and len(cells) >= num_columns:

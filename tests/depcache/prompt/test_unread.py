@@ -56,6 +56,7 @@ def test_rows_of_several_texts_count_together_the_most_frequent_first() -> None:
 def test_no_text_takes_steps_in_its_square(piece: str) -> None:
     # 26 seconds once, for 80,000 of "—["; pytest's own limit is the end of a test that hangs.
     find_unread([piece * (MAX_TEXT // len(piece))])
+    find_unread([f"{piece}{' ' * (MAX_TEXT // 2)}{piece}"])
 
 
 def test_texts_are_those_of_everyone_but_the_model() -> None:
