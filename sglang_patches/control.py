@@ -19,6 +19,7 @@ from depcache.plan import SegmentTable, look_up, match_segments
 from depcache.prompt.wire import WireIds, forest_from_wire, parse_wire
 from sglang_patches.contract import Scheduler
 from sglang_patches.stats import dump_tree, make_stats
+from sglang_patches.tenants import Namespace
 
 logger = logging.getLogger("depcache")
 
@@ -158,7 +159,7 @@ def _table_and_root(cache: Any, question: dict[str, Any]) -> tuple[SegmentTable,
         raise PromptError("the question needs dependency data in ids form: send segments")
     tokens = np.array(question["input_ids"], dtype=np.int64)
     table = SegmentTable.make(tokens, forest_from_wire(tokens, wire), wire.layout)
-    return table, cache.tree.root((question["extra_key"], wire.layout))
+    return table, cache.tree.root(Namespace(question["extra_key"], wire.layout))
 
 
 _ANSWERS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
