@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -17,6 +19,8 @@ from depcache.errors import ServerError
 
 TAIL_LINES = 15
 _STOP_S = 15.0
+_PORTS = range(20_000, 32_768)  # below those that Linux gives to connections
+_MAX_TRIES = 100
 
 
 class ServerProcess:
@@ -121,7 +125,14 @@ class ServerProcess:
 
 
 def find_free_port() -> int:
-    """A port of 127.0.0.1 that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Returns a port of 127.0.0.1 that nothing uses now, and that no connection will be given.
+
+    A server listens only when its model is loaded. Until then any connection that goes out of
+    this machine could take a port that the system chose, because connections get theirs from
+    the same range.
+    """
+    for port in random.sample(_PORTS, _MAX_TRIES):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise ServerError(f"{_MAX_TRIES} ports of 127.0.0.1 were tried and all are in use: free some")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import httpx
 
+from depcache.demo.server import find_free_port
 from tests.helpers.ends import SLOWEST_S
 
 STOP_S = 120.0  # for its tiers to close; then it is killed
@@ -47,9 +47,7 @@ def start_server(
     log          file that takes the server's output; its end is in the error if it does not start
     environment  variables for this server on top of the strict checks
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = find_free_port()
     command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
     command += [*_FLAGS, "--port", str(port), "--radix-cache-backend", "depcache", *flags]
     variables = {

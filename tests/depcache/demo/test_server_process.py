@@ -2,6 +2,7 @@
 """A server process is started, waited for, and stopped with everything it started."""
 
 import os
+import socket
 import sys
 import time
 
@@ -90,3 +91,16 @@ def test_a_command_that_is_not_there_is_a_server_error(tmp_path):
     server = ServerProcess(Launch(["/nowhere/python"]), "http://127.0.0.1:9", tmp_path / "log")
     with pytest.raises(ServerError, match="cannot be started"):
         server.start()
+
+
+def test_a_free_port_is_one_that_no_connection_is_given(monkeypatch):
+    ports = {find_free_port() for _ in range(50)}
+    assert len(ports) > 40
+    assert max(ports) < 32_768
+    with socket.socket() as taken:
+        port = find_free_port()
+        taken.bind(("127.0.0.1", port))
+        monkeypatch.setattr("depcache.demo.server._PORTS", range(port, port + 1))
+        monkeypatch.setattr("depcache.demo.server._MAX_TRIES", 1)
+        with pytest.raises(ServerError, match="in use"):
+            find_free_port()
