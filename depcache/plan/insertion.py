@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from depcache.cache.node import TOKEN_BYTES, Node
 from depcache.cache.tree import KVTree
 from depcache.plan.request import RequestPlan
-from depcache.plan.rows import RowKind
+from depcache.plan.rows import RowKind, Runs
 from depcache.plan.segments import SegmentTable
 
 
@@ -77,7 +78,6 @@ class ContextInsertion:
         self._plan = plan
         self._num_computed = num_computed
         self._is_exact = is_exact
-        self._runs = plan.rows.runs(table)
         self._ends = list(plan.ends)
         # The index up to which the tokens of a segment are in the tree.
         self._reached = [
@@ -86,6 +86,11 @@ class ContextInsertion:
         self._next = 0  # run
         self._num_done = 0  # rows of it
         self.owned = plan.rows.kind == RowKind.SHARED
+
+    @cached_property
+    def _runs(self) -> Runs:
+        """Cut when the first rows are computed: a request that waits is planned on every pass."""
+        return self._plan.rows.runs(self._table)
 
     @property
     def next_row(self) -> int | None:

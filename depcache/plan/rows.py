@@ -86,13 +86,6 @@ class RowTable:
         storable[num_hits : num_tokens - num_task] = True
         return cls(index, kind, storable)
 
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def count(self, kind: RowKind) -> int:
-        """How many rows are of `kind`."""
-        return int(np.count_nonzero(self.kind == kind))
-
     def runs(self, table: SegmentTable) -> Runs:
         """The storable rows, cut where row, token or segment does not follow on."""
         rows = np.flatnonzero(self.storable)

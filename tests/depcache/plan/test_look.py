@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from depcache.cache import KVTree, LowerCopies
 from depcache.cache.invariants import check_tree
-from depcache.plan import SegmentTable, look_up, match_segments, plan_request
+from depcache.plan import ContextInsertion, SegmentTable, look_up, match_segments, plan_request
 from depcache.plan.match import Tier
 from tests.depcache.plan.test_request import make_table
 from tests.helpers.prompts import TreePrompt
@@ -43,17 +43,10 @@ class TieredTree:
     def serve(self, table: SegmentTable) -> None:
         root = self.tree.root(NAMESPACE)
         plan = plan_request(self.tree, root, table, allow_load=False)
-        ends = list(plan.ends)
-        for segment, parent in enumerate(table.parents):
-            above = ends[parent] if parent >= 0 else self.tree.root(NAMESPACE)
-            node = ends[segment] or above
-            assert node is not None
-            start, stop = table.starts[segment] + plan.matched[segment], table.stops[segment]
-            slots = np.arange(self.num_slots, self.num_slots + stop - start)
-            self.num_slots += stop - start
-            home = table.placed[segment] + plan.matched[segment]
-            key = table.key[start * 4 : stop * 4]
-            ends[segment] = self.tree.insert(node, key, slots, home).node
+        insertion = ContextInsertion(self.tree, NAMESPACE, table, plan, num_computed=0)
+        slots = np.arange(self.num_slots, self.num_slots + plan.num_context)
+        self.num_slots += plan.num_context
+        self.tree.unlock(insertion.offer(plan.num_context, slots).taken)
 
     def shape(self) -> list:
         return [
