@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from depcache.cli.launch import Launch
-from depcache.demo.server import ServerProcess, find_free_port
+from depcache.serving.launch import Launch
+from depcache.serving.process import ServerProcess, find_free_port
 from tests.helpers.chat_server import start_chat_server
 from tests.helpers.ends import SLOWEST_S
 

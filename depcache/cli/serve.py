@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from depcache.cli.launch import find_gpu, make_launch, require_free_port, require_sglang
 from depcache.cli.output import make_console, print_json
 from depcache.config import CONFIG_VARIABLE, load_config
 from depcache.errors import ConfigError
+from depcache.serving.launch import find_gpu, make_launch, require_free_port, require_sglang
 
 
 class AttentionPlan(StrEnum):

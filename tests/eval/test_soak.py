@@ -16,7 +16,6 @@ import pytest
 
 from depcache.prompt.nodes import DepPrompt
 from depcache.prompt.wire import WireText, forest_from_wire, parse_wire
-from depcache.tiny.models import TINY, model_folder
 from eval.__main__ import main
 from eval.soak import command
 from eval.soak.calls import Caller, Reply, read_generated, without_dependencies
@@ -44,6 +43,7 @@ from eval.soak.small_disk import MountError, small_disk
 from eval.soak.stalls import LIMIT_MS, Stall
 from eval.soak.watch import Sample, fit_slope, summarize
 from eval.soak.weights import Weights
+from models.tiny.stages import TINY, kept_folder
 from tests.helpers.prompts import TreePrompt, random_forest, random_tokens
 
 # -- the oracle's structure ----------------------------------------------------------------------
@@ -78,7 +78,7 @@ def test_a_plain_prompt_is_causal_and_in_order() -> None:
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     transformers = pytest.importorskip("transformers")
-    return transformers.AutoTokenizer.from_pretrained(model_folder(TINY))
+    return transformers.AutoTokenizer.from_pretrained(kept_folder(TINY))
 
 
 def test_a_world_draws_every_kind_in_every_form_and_the_same_again(tokenizer: Any) -> None:

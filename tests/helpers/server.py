@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 
-from depcache.demo.server import find_free_port
+from depcache.serving.process import find_free_port
 from tests.helpers.ends import SLOWEST_S
 
 STOP_S = 120.0  # for its tiers to close; then it is killed

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from depcache.cli.launch import Launch
 from depcache.client import Client, graph_context, httpx_client
-from depcache.demo.model import ensure_model, is_trained
-from depcache.demo.server import ServerProcess, find_free_port
 from depcache.errors import PromptError
 from depcache.prompt.nodes import DepPrompt
 from depcache.prompt.render import render
+from depcache.serving.launch import Launch
+from depcache.serving.process import ServerProcess, find_free_port
+from depcache.serving.random_model import ensure_model, is_trained
 from tests.helpers.ends import SLOWEST_S
 
 pytestmark = pytest.mark.sglang

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from depcache.cli.launch import Launch
 from depcache.client.client import DEFAULT_URL, Client
-from depcache.demo.server import ServerProcess, find_free_port
+from depcache.serving.launch import Launch
+from depcache.serving.process import ServerProcess, find_free_port
 from eval.__main__ import main
 from tests.helpers.ends import SLOWEST_S
 
