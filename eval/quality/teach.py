@@ -22,9 +22,9 @@ from depcache.prompt.paths import INVERSE_RELATION, Path
 from depcache.tiny.names import Names
 from depcache.tiny.worlds import UNKNOWN, alternatives_of, answer_of, walks_of
 from depcache.training.examples import Example, write_examples
-from eval.graphs import hold
-from eval.quality.split import asked_of, sets_of, taught_of, topics_of, without
 from eval.sets import DataSet, Question, load_folder
+from eval.workloads.graphs import hold
+from eval.workloads.questions import asked_of, sets_of, taught_of, topics_of, without
 
 _QUESTIONS_A_TOPIC = 6
 _NUM_PATHS = (6, 30)

@@ -18,10 +18,10 @@ from eval.__main__ import main
 from eval.quality.command import compare
 from eval.quality.prompts import Asked, make_sets
 from eval.quality.scores import Score, interval, score
-from eval.quality.split import asked_of, taught_of, topics_of, without
 from eval.quality.systems import FINE_TUNED, SAME_WEIGHTS, make_systems
 from eval.quality.teach import phrases_of, relations_of, teach_2wiki, teach_metaqa
 from eval.sets import DataSet, Question, load_folder
+from eval.workloads.questions import asked_of, taught_of, topics_of, without
 
 NUM_FILMS = 60
 

@@ -14,7 +14,7 @@ from depcache.demo.sample import load_questions, load_triples
 from depcache.graph.retrieval import Retriever
 from depcache.prompt.layout import LAYOUTS
 from depcache.tiny.models import SELF_ATTENTION, TINY, TINY_NAME, model_folder, resolve_model
-from eval.graphs import hold
+from eval.workloads.graphs import hold
 from tests.helpers.server import start_server
 
 MAX_BYTES = 20 * 2**20

@@ -15,8 +15,9 @@ import pytest
 from eval.serve.arrivals import poisson, read_trace
 from eval.serve.export import export
 from eval.serve.systems import KNOWN, Writer, get_system, make_server
-from eval.serve.workloads import Graphs, Spec, Workload, entities_of, fit, make
+from eval.serve.workloads import Spec, Workload, entities_of, fit, make
 from eval.sets import SetError
+from eval.workloads.graphs import Graphs
 
 pytestmark = pytest.mark.sglang  # transformers comes with the server
 
