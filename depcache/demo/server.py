@@ -21,6 +21,7 @@ TAIL_LINES = 15
 _STOP_S = 15.0
 _PORTS = range(20_000, 32_768)  # below those that Linux gives to connections
 _MAX_TRIES = 100
+_CHOICE = random.SystemRandom()
 
 
 class ServerProcess:
@@ -129,9 +130,10 @@ def find_free_port() -> int:
 
     A server listens only when its model is loaded. Until then any connection that goes out of
     this machine could take a port that the system chose, because connections get theirs from
-    the same range.
+    the same range. Who seeds `random`, as SGLang does in its own process, changes nothing: two
+    such processes would choose the same ports and talk to each other's servers.
     """
-    for port in random.sample(_PORTS, _MAX_TRIES):
+    for port in _CHOICE.sample(_PORTS, _MAX_TRIES):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

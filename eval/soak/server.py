@@ -89,6 +89,7 @@ class Server:
         port = find_free_port()
         args = ["--host", "127.0.0.1", "--port", str(port), "--log-level", "warning"]
         args += ["--max-total-tokens", str(self.setup.pool_tokens), "--skip-server-warmup"]
+        args += ["--nccl-port", str(find_free_port())]  # SGLang's own may be taken meanwhile
         launch = make_launch(
             [*args, *self.setup.sglang_args],
             model=self.setup.model,

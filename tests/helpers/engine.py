@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from depcache.demo.server import find_free_port
 from tests.helpers.ends import SLOWEST_S
 from tests.helpers.forked import end_processes, forked_processes
 from tests.helpers.prompts import TreePrompt
@@ -57,6 +58,7 @@ def start_engine(
     arguments = {
         "radix_cache_backend": "depcache",
         "custom_sigquit_handler": _fail_to_start,
+        "nccl_port": find_free_port(),  # SGLang's own may be taken until it listens there
         **_ARGUMENTS,
         **arguments,
     }

@@ -50,6 +50,8 @@ def start_server(
     port = find_free_port()
     command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
     command += [*_FLAGS, "--port", str(port), "--radix-cache-backend", "depcache", *flags]
+    # SGLang looks for a port for its processes long before they listen on it, and others take it.
+    command += ["--nccl-port", str(find_free_port())]
     variables = {
         **os.environ,
         "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",

@@ -2,6 +2,7 @@
 """A server process is started, waited for, and stopped with everything it started."""
 
 import os
+import random
 import socket
 import sys
 import time
@@ -104,3 +105,11 @@ def test_a_free_port_is_one_that_no_connection_is_given(monkeypatch):
         monkeypatch.setattr("depcache.demo.server._MAX_TRIES", 1)
         with pytest.raises(ServerError, match="in use"):
             find_free_port()
+
+
+def test_processes_with_one_seed_do_not_choose_the_same_ports():
+    def choose():
+        random.seed(42)
+        return [find_free_port() for _ in range(5)]
+
+    assert choose() != choose()
