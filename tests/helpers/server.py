@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -61,6 +61,28 @@ def start_server(
         "SGLANG_TIMEOUT_KEEP_ALIVE": str(int(SLOWEST_S)),
         **(environment or {}),
     }
+    with _started(command, variables, port, log) as client:
+        yield client
+
+
+@contextmanager
+def start_serve(model: Path | str, *flags: str, log: Path) -> Iterator[str]:
+    """Run a server as `depcache serve MODEL` does; gives its address.
+
+    flags, log  as of `start_server`
+    """
+    port = find_free_port()
+    command = [sys.executable, "-m", "depcache.cli.main", "serve", str(model)]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--max-total-tokens", "16384"]
+    command += ["--skip-server-warmup", "--log-level", "warning", *flags]
+    with _started(command, os.environ, port, log):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def _started(
+    command: list[str], variables: Mapping[str, str], port: int, log: Path
+) -> Iterator[httpx.Client]:
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, env=variables, stdout=output, stderr=output, start_new_session=True
