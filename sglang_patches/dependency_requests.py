@@ -29,6 +29,7 @@ from depcache.errors import PromptError
 from depcache.plan import ContextInsertion, RequestPlan, plan_request
 from depcache.prompt.wire import PREFIX as WIRE_PREFIX
 from depcache.prompt.wire import WireIds, parse_wire
+from sglang_patches import compat
 from sglang_patches.contract import Request
 from sglang_patches.host_cache import HostCache
 from sglang_patches.request_state import (
@@ -192,7 +193,7 @@ class DependencyRequests:
         """Allocate and return the slots of the shifted and loaded hits.
 
         The copies run with the prefill. SGLang calls this after admission and under the lock of
-        `req.last_node`. A source may still be written, and a free slot still be read, by the
+        the handle. A source may still be written, and a free slot still be read, by the
         step in flight: only a copy in stream order is right. When no slots are left the request
         is planned again without moves.
         """
@@ -208,7 +209,7 @@ class DependencyRequests:
             plan = self._plan_without_shift(state, NO_FREE_SLOTS)
             state.start(self._tree, plan)
             _permute(req, state, plan)
-            req.prefix_indices = self._slots.to_device(plan.shared_slots)
+            compat.set_prefix(req, self._slots.to_device(plan.shared_slots))
             return np.empty(0, np.int64)
         if plan.loaded:
             self._tree.lock(plan.loaded)
@@ -260,8 +261,8 @@ class DependencyRequests:
         num_rows = req.extend_range.end
         self._begin(req, state)
         self._insert_context(req, state, state.insertion, num_rows)
-        req.prefix_indices = self._slots.row_on_device(req, num_rows)
-        req.cache_protected_len = int(state.insertion.owned.sum()) + state.num_private
+        compat.set_prefix(req, self._slots.row_on_device(req, num_rows))
+        compat.set_protected_len(req, int(state.insertion.owned.sum()) + state.num_private)
 
     def cache_finished(
         self, req: Request, state: RequestState, is_insert: bool, num_rows: int
@@ -281,7 +282,7 @@ class DependencyRequests:
         self._slots.free(self._slots.row(req, num_rows)[is_own])
         self.num_private -= state.num_private
         nodes = state.handle.nodes
-        if req.last_node is not None:
+        if compat.held_by(req) is not None:
             self._tree.unlock(nodes)
         # A retracted request comes back and is matched again from the start.
         state.forget_plan()

@@ -13,6 +13,7 @@ import numpy as np
 from depcache.cache import Insertion, KVTree, Node
 from depcache.cache.node import slots_of, to_key
 from depcache.plan import SegmentTable, match_segments
+from sglang_patches import compat
 from sglang_patches.contract import RadixKey, Request
 from sglang_patches.host_cache import HostCache
 from sglang_patches.request_state import Handle
@@ -69,14 +70,14 @@ class PlainRequests:
         tokens = req.get_fill_ids()
         row = self._slots.row(req, len(tokens))
         inserted, handle = self._insert(req, tokens, row)
-        self._tree.unlock(req.last_node.nodes)
-        protected, present = req.cache_protected_len, inserted.num_present
+        self._release(req)
+        protected, present = compat.protected_len(req), inserted.num_present
         if present > protected:
             self._slots.free(row[protected:present])
             self._slots.write_row(req, protected, inserted.present_slots[protected:])
-        req.last_node = handle
-        req.cache_protected_len = len(tokens)
-        req.prefix_indices = self._slots.row_on_device(req, len(tokens))
+        compat.hold(req, handle)
+        compat.set_protected_len(req, len(tokens))
+        compat.set_prefix(req, self._slots.row_on_device(req, len(tokens)))
 
     def cache_finished(self, req: Request, is_insert: bool, num_rows: int) -> list[Node]:
         """Cache the rows of a request that ended, if `is_insert`; the nodes it has used."""
@@ -91,10 +92,14 @@ class PlainRequests:
             self._tree.touch(path)
             self._tree.unlock(handle.nodes)
             kept_from = inserted.num_present
-        self._slots.free(row[req.cache_protected_len : kept_from])
-        if req.last_node is not None:
-            self._tree.unlock(req.last_node.nodes)
+        self._slots.free(row[compat.protected_len(req) : kept_from])
+        self._release(req)
         return path
+
+    def _release(self, req: Request) -> None:
+        held = compat.held_by(req)
+        if held is not None:
+            self._tree.unlock(held.nodes)
 
     def _insert(
         self, req: Request, tokens: array[int] | list[int], row: np.ndarray

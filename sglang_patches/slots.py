@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from sglang_patches.compat import row_index
 from sglang_patches.contract import CacheParams, Request
 
 
@@ -53,17 +54,17 @@ class Slots:
 
     def row(self, req: Request, num_rows: int) -> np.ndarray:
         """(num_rows,) slots of the request's first rows."""
-        row = self._rows.req_to_token[req.req_pool_idx, :num_rows]
+        row = self._rows.req_to_token[row_index(req), :num_rows]
         return row.cpu().numpy().astype(np.int64)
 
     def row_on_device(self, req: Request, num_rows: int) -> torch.Tensor:
         """The same as a tensor of its own: the row is written again later."""
-        row = self._rows.req_to_token[req.req_pool_idx, :num_rows]
+        row = self._rows.req_to_token[row_index(req), :num_rows]
         return row.to(torch.int64, copy=True)
 
     def write_row(self, req: Request, start: int, slots: np.ndarray) -> None:
         """Replace the slots of the rows from `start` on."""
         self._rows.write(
-            (req.req_pool_idx, slice(start, start + len(slots))),
+            (row_index(req), slice(start, start + len(slots))),
             torch.from_numpy(slots).to(self._device, torch.int32),
         )

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from depcache.errors import PromptError, shorten
+from sglang_patches.compat import tenant_of
 from sglang_patches.contract import Request
 
 MARK = "\x1f"
@@ -85,6 +86,6 @@ def namespace_of(req: Request, layout: str = "tree") -> Namespace:
     req  SGLang's Req, whose `extra_key` ends in the adapter's id
     """
     if req.lora_id is None:
-        return Namespace(req.extra_key, layout)
-    tenant = (req.extra_key or "").removesuffix(req.lora_id)
+        return Namespace(tenant_of(req), layout)
+    tenant = (tenant_of(req) or "").removesuffix(req.lora_id)
     return Namespace(tenant or None, layout, req.lora_id)

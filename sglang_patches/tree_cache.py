@@ -27,6 +27,7 @@ from depcache.cache.node import slots_of
 from depcache.config import Config, load_config
 from depcache.errors import PromptError
 from depcache.plan import make_scheduler, match_segments
+from sglang_patches import compat
 from sglang_patches.contract import CacheParams, LoadBackParams, MatchParams, RadixKey, Request
 from sglang_patches.dependency_requests import DependencyRequests, make_state
 from sglang_patches.disk_cache import DiskCache
@@ -266,9 +267,7 @@ class DepCacheTree(BasePrefixCache):
         return self._result(np.empty(0, np.int64), Handle([]))
 
     def _result(self, slots: np.ndarray, handle: Handle, num_moved: int = 0) -> MatchResult:
-        return MatchResult(
-            self.slots.to_device(slots), handle, handle, handle, host_hit_length=num_moved
-        )
+        return compat.match_result(self.slots.to_device(slots), handle, num_moved)
 
     def init_load_back(self, params: LoadBackParams) -> tuple[torch.Tensor, Handle]:
         """Allocate the slots of hits that are moved: shifted or loaded ones."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable
 from depcache.cache import KVTree
 from depcache.errors import PromptError
 from depcache.plan import Lookahead, Scheduler, SegmentTable
+from sglang_patches.compat import has_row
 from sglang_patches.contract import Request
 from sglang_patches.plain_requests import plain_tokens
 from sglang_patches.request_state import RequestState, get_state
@@ -101,7 +102,7 @@ class WaitingQueue:
         """
         names = {id(req) for req in waiting}
         for name in [name for name in self._waiting if name not in names]:
-            self._leave(name, is_running=self._waiting[name].req_pool_idx is not None)
+            self._leave(name, is_running=has_row(self._waiting[name]))
 
     def finished(self, req: Request) -> None:
         """`req` adds no more of its prompt to the tree: all is cached, or it ended early."""

@@ -12,6 +12,8 @@ from typing import Any
 class Report:
     """What became of the prompt's tokens (`metadata.depcache`, or `meta_info.depcache`).
 
+    The counts are of the request's first start.
+
     layout           position layout the request asked for; None for a plain prompt
     prompt_tokens    the whole prompt, as a tree
     context_tokens   of which before the task: the system and the retrieved facts
@@ -21,6 +23,8 @@ class Report:
     missed           computed now
     plain            tokens of a prompt that was served without dependencies
     fallback_reason  why it was; None if it was not, or was meant to be plain
+    retractions      how often the request gave its memory up and was started again. Then it also
+                     reuses what was cached meanwhile, which is exact in the layout `tree` only
     """
 
     layout: str | None = None
@@ -32,6 +36,7 @@ class Report:
     missed: int = 0
     plain: int = 0
     fallback_reason: str | None = None
+    retractions: int = 0
 
     @classmethod
     def from_dict(cls, data: Any) -> Report | None:

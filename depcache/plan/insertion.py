@@ -69,8 +69,8 @@ class ContextInsertion:
         """Start behind what `plan` found.
 
         num_computed  tokens the request computes, the task included; eviction policies weigh it
-        is_exact      False where KV of the same tokens may differ with the position: then only
-                      KV that was computed at the same position is a duplicate
+        is_exact      False where KV of the same tokens differs with what the request before had
+                      around them: then nothing that somebody else computed is a duplicate
         """
         self._tree = tree
         self._namespace = namespace
@@ -135,7 +135,7 @@ class ContextInsertion:
         if (
             above is None
             or index != self._reached[segment]
-            or not (self._is_exact or self._is_at_home(above, key, home))
+            or not (self._is_exact or self._is_new(above, key))
         ):
             self._ends[segment] = None
             return False
@@ -157,16 +157,12 @@ class ContextInsertion:
         self.owned[first : first + len(slots)] = True
         return True
 
-    def _is_at_home(self, above: Node, key: bytes, home: int) -> bool:
-        """Whether what the tree has of the run already is the KV that this request computed.
+    def _is_new(self, above: Node, key: bytes) -> bool:
+        """Whether the tree has nothing of the run.
 
-        In the layouts that move keys it may have been cached at another position, either by a
-        request that ran at the same time or because this one could not move it. Holding that
-        copy beside our own would take slots that nobody counted when the request was admitted.
+        In the layouts that move keys, what it has may stand at another position, or was computed
+        below tokens that had been moved. In place of our own it would change the answer; beside
+        our own it would take slots that nobody counted when the request was admitted.
         """
-        path, _ = self._tree.walk(above, key)
-        for node in path:
-            if node.home != home:
-                return False
-            home += node.num_tokens
-        return True
+        _, num_found = self._tree.walk(above, key)
+        return not num_found

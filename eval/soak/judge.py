@@ -64,10 +64,10 @@ class Verdict:
 
 
 def how_to_judge(prompt: Prompt, report: Mapping[str, Any] | None) -> str:
-    """EXACT, COLD or FINITE; `report` is the server's on what was reused."""
+    """EXACT, COLD or FINITE; `report` is the server's on what was reused when it first started."""
     if prompt.kind in ("plain", "tree"):
         return EXACT
-    if report is None:
+    if report is None or report["retractions"]:  # what was cached meanwhile is reused then
         return FINITE
     # Found is found from the first token down: as much as the system is the system.
     reused = sum(report[name] for name in ("shared", "shifted", "loaded"))

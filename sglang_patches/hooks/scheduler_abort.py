@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sglang_patches.compat import ABORT_FUNCTIONS
 from sglang_patches.contract import Scheduler
 
 
@@ -22,8 +23,4 @@ def release_orphans(result: Any, scheduler: Scheduler, *args: Any, **kwargs: Any
 
 
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
-HOOKS = {
-    f"{_SCHEDULER}.abort_request": ("AFTER", release_orphans),
-    f"{_SCHEDULER}._abort_on_waiting_timeout": ("AFTER", release_orphans),
-    f"{_SCHEDULER}._abort_on_queued_limit": ("AFTER", release_orphans),
-}
+HOOKS = {f"{_SCHEDULER}.{name}": ("AFTER", release_orphans) for name in ABORT_FUNCTIONS}

@@ -59,7 +59,11 @@ def check_last(
 async def unwrap_report(
     original: Callable[..., Any], manager: Any, obj: Any, *args: Any, **kwargs: Any
 ) -> AsyncIterator[Any]:
-    """Turn `meta_info.depcache` from SGLang's list per token into the one report it holds."""
+    """Turn `meta_info.depcache` from SGLang's list per token into the one report it holds.
+
+    The report is of the request's first start. How often it was retracted, and so matched anew,
+    is known when it ends.
+    """
     report = None
     async for out in original(manager, obj, *args, **kwargs):
         meta_info = out["meta_info"]
@@ -70,6 +74,7 @@ async def unwrap_report(
                 if report is not None:
                     collect(report)
         if report is not None:
+            report["retractions"] = meta_info.get("num_retractions", 0)
             # A new dict: SGLang keeps a reference to the old one between stream steps.
             out["meta_info"] = {**meta_info, ATTRIBUTE: report}
         yield out

@@ -91,7 +91,11 @@ def test_answers_stay_right_when_requests_are_retracted(served: Served, rng: ran
     total = 0
     for _ in range(5):
         prompts = [draw_prompt(rng, system, pool) for _ in range(7)]
-        total += retractions(served.ask_together(prompts, num_new=40))
+        results = served.ask_together(prompts, num_new=40)
+        total += retractions(results)
+        for meta in (result["meta_info"] for result in results):
+            report = meta.get("depcache", {"retractions": meta["num_retractions"]})
+            assert report["retractions"] == meta["num_retractions"]
     assert total > 0
 
 

@@ -156,13 +156,14 @@ def prompt_of(kind: str, system_len: int = 4) -> Prompt:
 
 
 def test_what_moves_keys_is_judged_exactly_only_where_nothing_was_reused() -> None:
-    cold = {"shared": 4, "shifted": 0, "loaded": 0, "missed": 3}
+    cold = {"shared": 4, "shifted": 0, "loaded": 0, "missed": 3, "retractions": 0}
     warm = cold | {"shifted": 3, "missed": 0}
     assert how_to_judge(prompt_of("plain"), None) == EXACT
     assert how_to_judge(prompt_of("tree"), warm) == EXACT
     for layout in ("staggered", "sequential"):
         assert how_to_judge(prompt_of(layout), cold) == COLD
         assert how_to_judge(prompt_of(layout), warm) == FINITE
+        assert how_to_judge(prompt_of(layout), cold | {"retractions": 1}) == FINITE
         assert how_to_judge(prompt_of(layout), None) == FINITE
 
 

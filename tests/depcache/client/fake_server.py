@@ -17,6 +17,7 @@ REPORT = {
     "missed": 5,
     "plain": 10,
     "fallback_reason": None,
+    "retractions": 0,
 }
 USAGE = {
     "prompt_tokens": 30,

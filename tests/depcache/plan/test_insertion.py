@@ -140,13 +140,15 @@ def test_what_hangs_below_a_row_that_is_not_stored_stays_with_the_request() -> N
 
 
 @pytest.mark.parametrize("is_exact", [True, False])
-def test_kv_of_another_position_is_a_duplicate_only_where_position_does_not_matter(
-    is_exact: bool,
+@pytest.mark.parametrize("home", [0, 7])
+def test_kv_of_another_request_is_a_duplicate_only_where_it_is_the_same_kv(
+    is_exact: bool, home: int
 ) -> None:
+    """At the same position too: in the other layouts what is above may have been moved."""
     tree = KVTree()
     table = chain([1, 2, 3], 3)
     request = Request(tree, table, 100)
-    tree.insert(tree.root(NAMESPACE), to_key(np.array([1, 2, 3])), np.arange(3), 7)
+    tree.insert(tree.root(NAMESPACE), to_key(np.array([1, 2, 3])), np.arange(3), home)
     insertion = ContextInsertion(
         tree, NAMESPACE, table, request.plan, num_computed=1, is_exact=is_exact
     )
