@@ -31,6 +31,8 @@ DEFAULT_PORT = "30000"
 _GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
 _HIDE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
+_ARENAS = "MALLOC_ARENA_MAX"  # glibc's
+
 # Spellings of the flags for which there is a default.
 _ALIASES = {"--model": "--model-path"}
 
@@ -125,6 +127,9 @@ def make_launch(
         if flag not in given:
             argv += [flag] if value is None else [flag, value]
     env = {f"DEPCACHE_{name.upper()}": value for name, value in (settings or {}).items()}
+    if not stock and _ARENAS not in os.environ:
+        # Else each thread that reads prompts keeps memory of its own, as much as its largest took.
+        env[_ARENAS] = "2"
     return Launch([*argv, *args], env)
 
 

@@ -114,7 +114,15 @@ def test_what_sglangs_config_file_sets_is_left_to_it(tmp_path):
 
 def test_settings_travel_as_variables():
     launch = make_launch([], model="m", settings={"attention_plan": "cascade"})
-    assert launch.env == {"DEPCACHE_ATTENTION_PLAN": "cascade"}
+    assert launch.env["DEPCACHE_ATTENTION_PLAN"] == "cascade"
+
+
+def test_the_server_shares_the_memory_of_its_threads_unless_the_user_says_how(monkeypatch):
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    assert make_launch([], model="m").env == {"MALLOC_ARENA_MAX": "2"}
+    assert make_launch([], model="m", stock=True).env == {}
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "8")
+    assert make_launch([], model="m").env == {}
 
 
 @pytest.mark.parametrize(
