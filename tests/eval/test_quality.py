@@ -251,6 +251,7 @@ def test_a_folder_without_metaqa_or_2wiki_teaches_nothing(
 
 
 @pytest.mark.sglang
+@pytest.mark.usefixtures("forked_servers")
 def test_the_whole_comparison_runs_on_real_servers(folder: Path, tmp_path: Path) -> None:
     from depcache.tiny.train import train
     from depcache.tiny.trainer import Shape
