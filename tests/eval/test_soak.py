@@ -35,7 +35,7 @@ from eval.soak.judge import (
 )
 from eval.soak.ledger import Ledger, reason_of
 from eval.soak.phases import ON_MAIN, PHASES
-from eval.soak.probe import Gap, hold_ups, usual_ms
+from eval.soak.probe import Gap, Probe, hold_ups, usual_ms
 from eval.soak.prompts import LAYOUTS, Prompt, World
 from eval.soak.questions import Request
 from eval.soak.report import RSS_MB_PER_HOUR, find_missed, make_report, to_text
@@ -44,6 +44,7 @@ from eval.soak.small_disk import MountError, small_disk
 from eval.soak.stalls import LIMIT_MS, Stall
 from eval.soak.watch import Sample, fit_slope, summarize
 from eval.soak.weights import Weights
+from tests.helpers.ends import SLOWEST_S
 from tests.helpers.prompts import TreePrompt, random_forest, random_tokens
 
 # -- the oracle's structure ----------------------------------------------------------------------
@@ -421,6 +422,17 @@ def test_a_fault_misses_the_bar_and_leaves_its_request(tmp_path: Path, kind: str
     written = json.loads((tmp_path / "faults.jsonl").read_text())
     assert written["request"] == {"body": "x" * 10_000}
     assert written["phase"] == "storm"
+
+
+def test_nobody_is_held_up_before_all_others_are_answered() -> None:
+    probe = Probe("http://127.0.0.1:9")  # its process is not started
+    users = ["a plain question", "a question about facts", "a look at the models"]
+    for user in users:
+        probe._queue.put(Gap(user, 2.0, 2.1))
+    probe._queue.put(Gap("a stream", 0.5, 1.5))
+    assert not probe.wait_for_users(1.0, 0.5)
+    probe._queue.put(Gap("a stream", 1.5, 1.6))
+    assert probe.wait_for_users(1.0, SLOWEST_S)
 
 
 def test_leaks_growth_stalls_and_a_cold_restart_miss_the_bar(tmp_path: Path) -> None:
