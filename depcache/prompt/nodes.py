@@ -25,7 +25,6 @@ from depcache.prompt.paths import Path, read_paths
 from depcache.prompt.prefix_tree import merge_sequences
 from depcache.prompt.template import Template, get_template
 from depcache.prompt.tokenization import PromptTokenizer, get_prompt_tokenizer
-from depcache.prompt.visibility import dense_mask
 from depcache.prompt.wire import (
     MAX_TOKEN_ID,
     WireIds,
@@ -35,6 +34,7 @@ from depcache.prompt.wire import (
     read_input_ids,
     split_text,
 )
+from flashinfer_masks.dense import visible_ref
 
 Content = str | Sequence[int] | NDArray[Any]
 """Trusted text, in which special tokens count, or token ids."""
@@ -357,7 +357,7 @@ class DepPrompt:
 
     def compute_attention_mask(self) -> NDArray[np.bool_]:
         """(num_tokens, num_tokens) bool: the dense mask, quadratic; to look at and to test with."""
-        return dense_mask(self.forest)
+        return visible_ref(self.forest.structure)
 
     def __repr__(self) -> str:
         forest = self.forest

@@ -22,7 +22,6 @@ from depcache.prompt.nodes import DepPrompt
 from depcache.prompt.render import DEFAULT_SYSTEM, render
 from depcache.prompt.template import Template
 from depcache.prompt.tokenization import PromptTokenizer
-from depcache.prompt.visibility import visible_ends
 from depcache.prompt.wire import WireText, parse_wire
 from depcache.training.examples import Example
 
@@ -149,7 +148,7 @@ class Encoder:
         return Sample(
             tokens,
             token_positions(forest, layout),
-            visible_ends(forest),
+            forest.structure.ends,
             forest.task_start,
             _labels(tokens, len(answer)),
             self._alternatives(example, tokens, answer),
