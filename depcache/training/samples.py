@@ -16,9 +16,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from depcache.errors import ConfigError, shorten
+from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.forest import Forest, IntArray
 from depcache.prompt.layout import LAYOUTS, Layout, token_positions
-from depcache.prompt.nodes import DepPrompt
 from depcache.prompt.render import DEFAULT_SYSTEM, render
 from depcache.prompt.template import Template
 from depcache.prompt.tokenization import PromptTokenizer

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from depcache.errors import PromptError
+from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.layout import LAYOUTS, token_positions
-from depcache.prompt.nodes import DepPrompt, LinearNode, TreeNode
+from depcache.prompt.nodes import LinearNode, TreeNode
 from depcache.prompt.paths import read_paths
 from depcache.prompt.template import get_template
 from depcache.prompt.tokenization import PromptTokenizer
