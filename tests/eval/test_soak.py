@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
-from depcache.prompt.nodes import DepPrompt
+from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.wire import WireText, forest_from_wire, parse_wire
 from depcache.tiny.models import TINY, model_folder
 from eval.__main__ import main
