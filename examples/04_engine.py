@@ -11,7 +11,7 @@ from facts import PATHS
 from transformers import AutoTokenizer  # noqa: TID253
 
 from depcache.cli.launch import find_gpu
-from depcache.prompt.nodes import DepPrompt
+from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.render import render
 from depcache.tiny.models import model_folder
 from sglang_patches.engine import compute_depkv, generate_with_depkv

@@ -23,9 +23,9 @@ from typing import Any, Literal
 from depcache.cli.launch import Launch, find_gpu, make_launch
 from depcache.demo.model import load_flags
 from depcache.errors import ConfigError
+from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.forest import Forest
 from depcache.prompt.layout import Layout, token_positions
-from depcache.prompt.nodes import DepPrompt
 from depcache.prompt.render import render
 from depcache.training.examples import Example
 from depcache.training.samples import Encoder

@@ -7,7 +7,7 @@ import json
 import random
 from typing import Any
 
-from depcache.prompt.nodes import DepPrompt
+from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.wire import WireText, forest_from_wire, parse_wire
 from eval.soak.heavy import CONTEXT_TOKENS, SMALL_NODES, Heavies
 
