@@ -24,7 +24,7 @@ _FLAGS = [
     *("--sampling-backend", "pytorch"),
     *("--grammar-backend", "none"),
     *("--dtype", "float32"),
-    *("--mem-fraction-static", "0.3"),
+    *("--mem-fraction-static", "0.9"),
     *("--max-total-tokens", "8192"),
     *("--host", "127.0.0.1"),
     *("--log-level", "warning"),
