@@ -25,11 +25,11 @@ def test_a_slope_is_that_of_the_line() -> None:
 
 def test_growth_begins_behind_the_warm_up_and_forgets_what_is_open_for_a_while() -> None:
     def sample(i: int) -> Sample:
-        warm_up = 50.0 * max(0, 20 - i)
+        warm_up = 50.0 * max(0, 90 - i)
         rss = {"scheduler": 500.0, "http": 1000 - warm_up + i * 0.01}
-        return Sample(float(i), 1, Usage(rss, 40 + (i % 7), 12 + (i > 80)))
+        return Sample(float(i), 1, Usage(rss, 40 + (i % 7), 12 + (i > 180)))
 
-    found = summarize([sample(i) for i in range(100)])
+    found = summarize([sample(i) for i in range(200)])
     assert found["rss_growth_mb_per_hour"] == pytest.approx(36)  # 0.01 MB a second
     assert found["rss_growth_mb_per_hour_of"] == {"scheduler": 0, "http": pytest.approx(36)}
     assert (found["fd_growth"], found["threads_growth"]) == (0, 1)
