@@ -24,7 +24,8 @@ if TYPE_CHECKING:
         httpx_client,
     )
     from depcache.errors import ConfigError, DepCacheError, PromptError, ServerError
-    from depcache.prompt.nodes import DepPrompt, LinearNode, TreeNode
+    from depcache.prompt.dep_prompt import DepPrompt
+    from depcache.prompt.nodes import LinearNode, TreeNode
     from depcache.prompt.render import RenderedPrompt, render
     from depcache.prompt.template import Template, register_template
 
@@ -60,7 +61,8 @@ _HOMES = {
         "httpx_client",
     ],
     "depcache.errors": ["ConfigError", "DepCacheError", "PromptError", "ServerError"],
-    "depcache.prompt.nodes": ["DepPrompt", "LinearNode", "TreeNode"],
+    "depcache.prompt.dep_prompt": ["DepPrompt"],
+    "depcache.prompt.nodes": ["LinearNode", "TreeNode"],
     "depcache.prompt.render": ["RenderedPrompt", "render"],
     "depcache.prompt.template": ["Template", "register_template"],
 }

@@ -33,10 +33,9 @@ from depcache.cache import KVTree
 from depcache.cache.policies import make_policy
 from depcache.plan import SCHEDULERS, Lookahead, SegmentTable, make_scheduler
 from depcache.plan.schedule import FCFS
-from eval.micro.match_plan import SYSTEM_LEN, fill, make_paths, make_prompt, measure
+from eval.micro.match_plan import NAMESPACE, SYSTEM_LEN, fill, make_paths, make_prompt, measure
 from eval.output import about, write_report
 
-NAMESPACE = "benchmark"
 NUM_NODES = 100_000
 NUM_EVICTED = 10_000
 QUEUE_LEN = 256

@@ -26,8 +26,9 @@ from depcache.prompt.render import DEFAULT_SYSTEM
 from depcache.serving.launch import require_sglang
 from depcache.serving.tiny import TINY_NAME, resolve_model
 from eval.output import about, add_output, require, write_report
-from eval.serve.workloads import Graphs, Request, Spec, make
+from eval.serve.workloads import Request, Spec, make
 from eval.servers import serve
+from eval.workloads.graphs import Graphs
 
 Messages = list[dict[str, str]]
 

@@ -10,7 +10,7 @@ import sglang  # noqa: TID253
 from facts import PATHS
 from transformers import AutoTokenizer  # noqa: TID253
 
-from depcache.prompt.nodes import DepPrompt
+from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.render import render
 from depcache.serving.launch import find_gpu
 from depcache.serving.tiny import TINY_NAME, resolve_model

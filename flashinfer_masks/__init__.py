@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flashinfer_masks.cascade import Batch, CascadePlan, cascade_runs, plan_cascade
-from flashinfer_masks.dense import dense_mask
+from flashinfer_masks.dense import dense_mask, visible_ref
 from flashinfer_masks.masked import MaskedPlan, causal_mask, causal_runs, plan_masked, plan_runs
-from flashinfer_masks.packed import PackedMasks, Runs, pack_masks, pack_runs
+from flashinfer_masks.packed import PackedMasks, Runs, pack_runs
 from flashinfer_masks.ragged import PlanTooLargeError
 from flashinfer_masks.segments import SegmentsPlan, plan_segments
-from flashinfer_masks.visibility import Step, Structure
+from flashinfer_masks.visibility import Step, Structure, StructureError
 
 PLANS: dict[str, Callable[[Step], MaskedPlan | SegmentsPlan | CascadePlan]] = {
     "custom_mask": plan_masked,
@@ -38,14 +38,15 @@ __all__ = [
     "SegmentsPlan",
     "Step",
     "Structure",
+    "StructureError",
     "cascade_runs",
     "causal_mask",
     "causal_runs",
     "dense_mask",
-    "pack_masks",
     "pack_runs",
     "plan_cascade",
     "plan_masked",
     "plan_runs",
     "plan_segments",
+    "visible_ref",
 ]

@@ -80,19 +80,11 @@ class CascadePlan:
     context_start: int
     tail_start: int
 
-    def flat_mask(self) -> np.ndarray:
-        """The masks of `masked` one after another, each row-major (queries, keys): bool (bits,).
+    def masks(self) -> list[np.ndarray]:
+        """For each request of `masked` its mask, bool (queries, keys). Views of one array.
 
-        What FlashInfer's `plan` takes as `custom_mask`.
         Raises PlanTooLargeError when there are more bits than int32 can count.
         """
-        return self._fill_masks()[0]
-
-    def masks(self) -> list[np.ndarray]:
-        """For each request of `masked` its mask, bool (queries, keys). Views of one array."""
-        return self._fill_masks()[1]
-
-    def _fill_masks(self) -> tuple[np.ndarray, list[np.ndarray]]:
         q_lens, kv_lens = np.diff(self.masked.q_indptr), np.diff(self.masked.kv_indptr)
         num_bits = int((q_lens.astype(np.int64) * kv_lens).sum())
         check_int32(num_bits, "mask bits")
@@ -116,7 +108,7 @@ class CascadePlan:
             np.logical_and(mask, below_stop, out=mask)
             masks.append(mask)
             first_bit = stop_bit
-        return flat, masks
+        return masks
 
 
 def plan_cascade(step: Step) -> CascadePlan:

@@ -58,7 +58,7 @@ class Runs:
 
 
 def pack_runs(masks: Sequence[Runs]) -> PackedMasks:
-    """What `pack_masks` makes of the same masks, without a byte for every element.
+    """Packs masks that are given as runs, without a byte for every element.
 
     Raises PlanTooLargeError when the bytes need offsets beyond int32 (before packing).
     """
@@ -84,18 +84,6 @@ def pack_runs(masks: Sequence[Runs]) -> PackedMasks:
     if len(begins):
         words[at[begins]] = np.bitwise_or.reduceat(bits, begins)
     return PackedMasks(words.view(np.uint8)[:num_bytes], mask_indptr)
-
-
-def pack_masks(masks: Sequence[np.ndarray]) -> PackedMasks:
-    """Pack one bool array (queries, keys) per request; any may be empty.
-
-    Equal to `numpy.packbits(mask, bitorder="little")` of each mask, side by side.
-    Raises PlanTooLargeError when the bytes need offsets beyond int32 (before packing).
-    """
-    mask_indptr = _make_mask_indptr([mask.size for mask in masks])
-    packed = [np.packbits(mask, bitorder="little") for mask in masks]
-    bits = np.concatenate(packed) if packed else np.empty(0, np.uint8)
-    return PackedMasks(bits, mask_indptr)
 
 
 def _make_mask_indptr(sizes: Sequence[int]) -> np.ndarray:

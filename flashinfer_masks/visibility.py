@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who sees whom: the forest of one prompt, and the part of it that one step computes.
+"""Who sees whom: the segments of one prompt, and the part of them that one step computes.
+
+Whatever is derived from lengths and parents is derived here, once per request: matching,
+positions, masks and plans all read these arrays.
 
 Two numberings meet here. An *index* counts tokens in pre-order, [system | context | task]; a
 *row* counts the request's rows in the KV cache, hits first. `order[row] == index`.
@@ -14,13 +17,18 @@ Two numberings meet here. An *index* counts tokens in pre-order, [system | conte
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class StructureError(ValueError):
+    """The segments are in no order that a prompt can have; the message is for its author."""
+
+
+@dataclass(frozen=True, eq=False)
 class Structure:
-    """The forest of one prompt as plain arrays. Build it once per request with `make`.
+    """The segments of one prompt as plain arrays. Build it once per request with `make`.
 
     A token sees its ancestors and itself (dependency attention, DepCache paper, section 3.1);
     the system is an ancestor of all; task and generated tokens see everything before them:
@@ -41,9 +49,11 @@ class Structure:
 
     The nodes are the segments with the system before them, as node 0 and parent of the roots:
 
-    node_starts, node_lens   (S + 1,) int64
+    node_starts, node_lens, node_parents   (S + 1,) int64; the parent of the system is -1
     node_levels    (S + 1,) int64, number of nodes above
     node_depths    (S + 1,) int64, number of tokens above
+
+    All arrays are read-only.
     """
 
     num_tokens: int
@@ -52,11 +62,10 @@ class Structure:
     parents: np.ndarray
     starts: np.ndarray
     subtree_stops: np.ndarray
-    ends: np.ndarray = field(repr=False)
-    parent_tokens: np.ndarray = field(repr=False)
     tree_starts: np.ndarray = field(repr=False)
     node_starts: np.ndarray = field(repr=False)
     node_lens: np.ndarray = field(repr=False)
+    node_parents: np.ndarray = field(repr=False)
     node_levels: np.ndarray = field(repr=False)
     node_depths: np.ndarray = field(repr=False)
 
@@ -64,11 +73,13 @@ class Structure:
     def make(
         cls, num_tokens: int, system_len: int, lens: np.ndarray, parents: np.ndarray
     ) -> Structure:
-        """Derive the arrays. O(S) Python, the rest numpy.
+        """Derives the arrays. O(S) Python, the rest numpy.
 
         num_tokens, system_len, lens, parents  as above, already validated; S may be 0
+
+        Raises StructureError when the segments are not in pre-order.
         """
-        lens, parents = np.asarray(lens, np.int64), np.asarray(parents, np.int64)
+        lens, parents = np.array(lens, np.int64), np.array(parents, np.int64)
         node_lens = np.concatenate(([system_len], lens))
         node_stops = np.cumsum(node_lens)
         node_starts = node_stops - node_lens
@@ -80,39 +91,44 @@ class Structure:
         assert (lens >= 1).all()
         assert ((parents >= -1) & (parents < np.arange(len(parents)))).all()
 
-        num_nodes = len(node_lens)
-        parent_of, len_of, stop_of = node_parents.tolist(), node_lens.tolist(), node_stops.tolist()
-        level_of, depth_of = [0] * num_nodes, [0] * num_nodes
-        for node in range(1, num_nodes):
-            parent = parent_of[node]
-            level_of[node] = level_of[parent] + 1
-            depth_of[node] = depth_of[parent] + len_of[parent]
-        for node in range(num_nodes - 1, 0, -1):
-            parent = parent_of[node]
-            if stop_of[parent] < stop_of[node]:
-                stop_of[parent] = stop_of[node]
-        subtree_stops = np.array(stop_of[1:], np.int64)
+        levels, depths, stops = _walk(
+            node_parents.tolist(), node_lens.tolist(), node_starts.tolist(), task_start
+        )
+        subtree_stops = np.array(stops[1:], np.int64)
 
-        ends = np.full(num_tokens, num_tokens, np.int64)
-        ends[system_len:task_start] = np.repeat(subtree_stops, lens)
-        parent_tokens = np.arange(-1, num_tokens - 1)
-        # Only the first token of a segment follows another one than its neighbour.
-        parent_tokens[node_starts[1:]] = node_stops[node_parents[1:]] - 1
-        return cls(
-            num_tokens=num_tokens,
-            system_len=system_len,
+        arrays = dict(
             lens=lens,
             parents=parents,
             starts=node_starts[1:],
             subtree_stops=subtree_stops,
-            ends=ends,
-            parent_tokens=parent_tokens,
             tree_starts=node_starts[1:][parents < 0],
             node_starts=node_starts,
             node_lens=node_lens,
-            node_levels=np.array(level_of, np.int64),
-            node_depths=np.array(depth_of, np.int64),
+            node_parents=node_parents,
+            node_levels=np.array(levels, np.int64),
+            node_depths=np.array(depths, np.int64),
         )
+        for array in arrays.values():
+            array.flags.writeable = False
+        return cls(num_tokens, system_len, **arrays)
+
+    # One entry a token, so only made where something attends.
+
+    @cached_property
+    def ends(self) -> np.ndarray:
+        ends = np.full(self.num_tokens, self.num_tokens, np.int64)
+        ends[self.system_len : self.task_start] = np.repeat(self.subtree_stops, self.lens)
+        ends.flags.writeable = False
+        return ends
+
+    @cached_property
+    def parent_tokens(self) -> np.ndarray:
+        tokens = np.arange(-1, self.num_tokens - 1)
+        # Only the first token of a segment follows another one than its neighbour.
+        parents = self.node_parents[1:]
+        tokens[self.starts] = self.node_starts[parents] + self.node_lens[parents] - 1
+        tokens.flags.writeable = False
+        return tokens
 
     @property
     def num_segments(self) -> int:
@@ -126,6 +142,29 @@ class Structure:
     def task_start(self) -> int:
         """Index, and row, of the first task token."""
         return int(self.node_starts[-1] + self.node_lens[-1])
+
+
+def _walk(
+    parents: list[int], lens: list[int], starts: list[int], task_start: int
+) -> tuple[list[int], list[int], list[int]]:
+    """Levels, depths and subtree stops of the nodes, one Python step for each."""
+    levels, depths = [0] * len(lens), [0] * len(lens)
+    stops = [task_start] * len(lens)
+    # The way from the system to the node before. In pre-order the parent of a node lies on it.
+    way = [0]
+    for node in range(1, len(lens)):
+        parent, start = parents[node], starts[node]
+        while way[-1] != parent:
+            stops[way.pop()] = start
+            if not way:
+                raise StructureError(
+                    f"segment {node - 1} follows segment {node - 2} but its parent {parent - 1} is "
+                    f"no ancestor of segment {node - 2}: send the segments in pre-order"
+                )
+        levels[node] = len(way)
+        depths[node] = depths[parent] + lens[parent]
+        way.append(node)
+    return levels, depths, stops
 
 
 @dataclass(frozen=True, slots=True, eq=False)

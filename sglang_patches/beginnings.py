@@ -42,9 +42,9 @@ def context_class() -> type[TreeNode]:
 class BeginningNode(TreeNode):
     """Paths, of which those of one element are followed by the separator of the next."""
 
-    def encode(self, tokenizer: PromptTokenizer | None) -> list[list[int]]:
-        """Token ids of each of `lines`."""
-        sequences = super().encode(tokenizer)
+    def encode(self, tokenizer: PromptTokenizer | None, *, first: bool = False) -> list[list[int]]:
+        """Returns the token ids of each of `lines`."""
+        sequences = super().encode(tokenizer, first=first)
         if tokenizer is None:
             return sequences
         closing = closing_ids(get_template(self.template), tokenizer)

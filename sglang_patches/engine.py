@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from depcache.errors import ServerError
-from depcache.prompt.nodes import DepPrompt
+from depcache.prompt.dep_prompt import DepPrompt
 from sglang_patches.request_state import ATTRIBUTE
 
 

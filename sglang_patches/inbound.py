@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from depcache.errors import PromptError, explain_validation, shorten
 from depcache.position.rope import why_not_movable
+from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.forest import IntArray
-from depcache.prompt.nodes import DepPrompt
 from depcache.prompt.wire import (
     PREFIX,
     WireIds,

@@ -119,9 +119,7 @@ class RequestState:
             layout=layout,
             namespace=namespace,
             table=table,
-            structure=Structure.make(
-                forest.num_tokens, forest.system_len, forest.lens, forest.parents
-            ),
+            structure=forest.structure,
             decode_offset=int(table.positions[-1]) + 1 - forest.num_tokens,
         )
 

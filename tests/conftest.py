@@ -20,6 +20,11 @@ settings.register_profile("local", **_patient)
 settings.register_profile("ci", **_patient, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
+# As many tests as cores run at once, on tiny matrices: threads that wait for each other take the
+# cores from the other tests. Before torch is imported, and for the servers that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("DEPCACHE_CPU_THREADS", "1")
+
 # Models come from this folder's helpers; nothing may be looked for on a hub.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")

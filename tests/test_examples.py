@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from depcache.serving.launch import Launch
-from depcache.serving.process import ServerProcess, find_free_port
 from tests.helpers.chat_server import start_chat_server
 from tests.helpers.ends import SLOWEST_S
+from tests.helpers.server import start_serve
 
 pytestmark = pytest.mark.sglang
 
@@ -51,27 +50,18 @@ def check_answers(name: str, stdout: str) -> None:
         assert answer == path.split(" -> ")[-1]
 
 
-def start(folder: Path, *flags: str) -> Iterator[str]:
-    """The address of a server of depcache-tiny."""
-    port = find_free_port()
-    argv = [sys.executable, "-m", "depcache.cli.main", "serve", "depcache-tiny", *flags]
-    argv += ["--port", str(port), "--host", "127.0.0.1", "--max-total-tokens", "16384"]
-    launch = Launch([*argv, "--skip-server-warmup", "--log-level", "warning"])
-    url = f"http://127.0.0.1:{port}"
-    with ServerProcess(launch, url, folder / "log") as server:
-        server.wait_until_ready(timeout_s=SLOWEST_S)
-        yield url
-
-
 # By class, so that one server has ended before the next starts.
 @pytest.fixture(scope="class")
 def depcache_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    yield from start(tmp_path_factory.mktemp("depcache"))
+    with start_serve("depcache-tiny", log=tmp_path_factory.mktemp("depcache") / "log") as url:
+        yield url
 
 
 @pytest.fixture(scope="class")
 def stock_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    yield from start(tmp_path_factory.mktemp("stock"), "--stock")
+    log = tmp_path_factory.mktemp("stock") / "log"
+    with start_serve("depcache-tiny", "--stock", log=log) as url:
+        yield url
 
 
 def run(name: str, url: str = "", *arguments: str) -> subprocess.CompletedProcess[str]:

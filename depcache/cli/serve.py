@@ -120,7 +120,7 @@ def serve(
     pgdsf).
     With a GPU also: --attention-backend flashinfer, --disable-prefill-cuda-graph.
     Without one: --attention-backend torch_native, --device cpu, --sampling-backend pytorch,
-    --dtype float32, --mem-fraction-static 0.3.
+    --dtype float32, --mem-fraction-static 0.3 (0.9 if --max-total-tokens bounds the memory).
 
     The position layout is chosen per request, so there is no flag for it.
     """

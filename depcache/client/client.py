@@ -29,7 +29,7 @@ from depcache.prompt.template import Template
 from depcache.prompt.unread import texts_of
 
 if TYPE_CHECKING:
-    from depcache.prompt.nodes import DepPrompt
+    from depcache.prompt.dep_prompt import DepPrompt
 
 DEFAULT_URL = "http://127.0.0.1:30000"
 DEFAULT_MAX_TOKENS = 128

@@ -13,7 +13,7 @@ import numpy as np
 
 from depcache.cache.node import TOKEN_BYTES, to_key
 from depcache.prompt.forest import Forest
-from depcache.prompt.layout import Layout, segment_positions, token_positions
+from depcache.prompt.layout import Layout, token_positions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,27 +42,22 @@ class SegmentTable:
     @classmethod
     def make(cls, tokens: np.ndarray, forest: Forest, layout: Layout) -> SegmentTable:
         """Prepare `tokens` (num_tokens,) int64 in pre-order, cut as `forest` says."""
-        starts, stops, parents, placed = (
-            forest.starts.tolist(),
-            (forest.starts + forest.lens).tolist(),
-            forest.parents.tolist(),
-            segment_positions(forest, layout).tolist(),
-        )
+        structure, positions = forest.structure, token_positions(forest, layout)
         if forest.system_len:
-            starts.insert(0, 0)
-            stops.insert(0, forest.system_len)
-            placed.insert(0, 0)
-            parents = [-1, *(parent + 1 for parent in parents)]
+            starts, lens = structure.node_starts, structure.node_lens
+            parents = structure.node_parents
+        else:
+            starts, lens, parents = structure.starts, structure.lens, structure.parents
         return cls(
             num_tokens=forest.num_tokens,
             task_start=forest.task_start,
             tokens=tokens.tolist(),
             key=to_key(tokens),
-            starts=starts,
-            stops=stops,
-            parents=parents,
-            placed=placed,
-            positions=token_positions(forest, layout),
+            starts=starts.tolist(),
+            stops=(starts + lens).tolist(),
+            parents=parents.tolist(),
+            placed=positions[starts].tolist(),
+            positions=positions,
         )
 
     @classmethod

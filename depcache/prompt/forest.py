@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from depcache.errors import PromptError, shorten
+from flashinfer_masks.visibility import Structure, StructureError
 
 IntArray = NDArray[np.int64]
 
@@ -32,38 +34,64 @@ MAX_LEVELS = 1024
 """Most segments on one way from a root to a leaf; a deeper tree is damage, not a graph."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Forest:
     """Segments of one prompt in pre-order. Build it with `Forest.make`, which checks it.
 
-    num_tokens     tokens of the whole prompt
-    system_len     tokens before the first segment
-    lens           (num_segments,) int64, tokens of each segment, >= 1
-    parents        (num_segments,) int64, parent segment; -1 is a root, a child of the system
-    starts         (num_segments,) int64, index of the first token
-    subtree_stops  (num_segments,) int64, first index past the last descendant
-    depths         (num_segments,) int64, tokens from the start of the tree to the first token
-    trees          (num_segments,) int64, number of the tree, 0.. in order
+    structure  what follows from lengths and parents, for masks and plans too
 
     The arrays are read-only. A prompt without context has `num_segments == 0`.
     """
 
-    num_tokens: int
-    system_len: int
-    lens: IntArray
-    parents: IntArray
-    starts: IntArray
-    subtree_stops: IntArray
-    depths: IntArray
-    trees: IntArray
+    structure: Structure
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the whole prompt."""
+        return self.structure.num_tokens
+
+    @property
+    def system_len(self) -> int:
+        """Tokens before the first segment."""
+        return self.structure.system_len
+
+    @property
+    def lens(self) -> IntArray:
+        """(num_segments,) int64, tokens of each segment, >= 1."""
+        return self.structure.lens
+
+    @property
+    def parents(self) -> IntArray:
+        """(num_segments,) int64, parent segment; -1 is a root, a child of the system."""
+        return self.structure.parents
+
+    @property
+    def starts(self) -> IntArray:
+        """(num_segments,) int64, index of the first token."""
+        return self.structure.starts
+
+    @property
+    def subtree_stops(self) -> IntArray:
+        """(num_segments,) int64, first index past the last descendant."""
+        return self.structure.subtree_stops
+
+    @cached_property
+    def depths(self) -> IntArray:
+        """(num_segments,) int64, tokens from the start of the tree to the first token."""
+        return _freeze(self.structure.node_depths[1:] - self.system_len)
+
+    @cached_property
+    def trees(self) -> IntArray:
+        """(num_segments,) int64, number of the tree, 0.. in order."""
+        return _freeze(np.cumsum(self.parents == -1, dtype=np.int64) - 1)
 
     @property
     def num_segments(self) -> int:
-        return len(self.lens)
+        return self.structure.num_segments
 
     @property
     def num_trees(self) -> int:
-        return int(self.trees[-1]) + 1 if len(self.trees) else 0
+        return self.structure.num_trees
 
     @property
     def context_len(self) -> int:
@@ -73,9 +101,7 @@ class Forest:
     @property
     def task_start(self) -> int:
         """Index of the first task token."""
-        if not len(self.lens):
-            return self.system_len
-        return int(self.starts[-1] + self.lens[-1])
+        return self.structure.task_start
 
     @property
     def task_len(self) -> int:
@@ -94,7 +120,7 @@ class Forest:
         lens: Sequence[int] | NDArray[Any],
         parents: Sequence[int] | NDArray[Any],
     ) -> Forest:
-        """Check the numbers and derive the rest, in O(num_segments).
+        """Checks the numbers and derives the rest, in O(num_segments).
 
         Raises PromptError when a number is no int or out of range, a segment is empty,
         a parent does not come before its children, the order is not pre-order, a tree is
@@ -141,47 +167,17 @@ class Forest:
                 "or the number of an earlier segment"
             )
 
-        stops_array = system_len + np.cumsum(lens_array)
-        starts_array = stops_array - lens_array
-        depths, subtree_stops = _walk(
-            parents_array.tolist(), lens_array.tolist(), starts_array.tolist(), stops_array.tolist()
-        )
-        return cls(
-            num_tokens=num_tokens,
-            system_len=system_len,
-            lens=_freeze(lens_array),
-            parents=_freeze(parents_array),
-            starts=_freeze(starts_array),
-            subtree_stops=_freeze(np.array(subtree_stops, np.int64)),
-            depths=_freeze(np.array(depths, np.int64)),
-            trees=_freeze(np.cumsum(parents_array == -1, dtype=np.int64) - 1),
-        )
-
-
-def _walk(
-    parents: list[int], lens: list[int], starts: list[int], stops: list[int]
-) -> tuple[list[int], list[int]]:
-    """Depths and subtree stops, one Python step per segment; PromptError if not pre-order."""
-    depths = [0] * len(lens)
-    subtree_stops = [stops[-1]] * len(lens) if lens else []
-    # The way from the root to the segment before i. In pre-order the parent of i lies on it.
-    way: list[int] = []
-    for i, parent in enumerate(parents):
-        while way and way[-1] != parent:
-            subtree_stops[way.pop()] = starts[i]
-        if parent >= 0:
-            if not way:
-                raise PromptError(
-                    f"segment {i} follows segment {i - 1} but its parent {parent} is no ancestor "
-                    f"of segment {i - 1}: send the segments in pre-order"
-                )
-            if len(way) >= MAX_LEVELS:
-                raise PromptError(
-                    f"segment {i} lies more than {MAX_LEVELS} segments deep: send shorter paths"
-                )
-            depths[i] = depths[parent] + lens[parent]
-        way.append(i)
-    return depths, subtree_stops
+        try:
+            structure = Structure.make(num_tokens, system_len, lens_array, parents_array)
+        except StructureError as error:
+            raise PromptError(str(error)) from None
+        bad = np.flatnonzero(structure.node_levels > MAX_LEVELS)
+        if len(bad):
+            raise PromptError(
+                f"segment {int(bad[0]) - 1} lies more than {MAX_LEVELS} segments deep: "
+                "send shorter paths"
+            )
+        return cls(structure)
 
 
 def _read_int(value: object, what: str) -> int:

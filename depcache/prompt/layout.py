@@ -43,16 +43,19 @@ def segment_positions(forest: Forest, layout: Layout) -> IntArray:
 
 def task_position(forest: Forest, layout: Layout) -> int:
     """Position of the first task token: one past the last position the context uses."""
-    positions = segment_positions(forest, layout)
-    if not len(positions):
-        return forest.system_len
-    return int((positions + forest.lens).max())
+    return _task_position(forest, segment_positions(forest, layout))
 
 
 def token_positions(forest: Forest, layout: Layout) -> IntArray:
     """(num_tokens,) int64: position of every prompt token, in pre-order."""
+    firsts = segment_positions(forest, layout)
     positions = np.arange(forest.num_tokens, dtype=np.int64)
-    shifts = segment_positions(forest, layout) - forest.starts
-    positions[forest.system_len : forest.task_start] += np.repeat(shifts, forest.lens)
-    positions[forest.task_start :] += task_position(forest, layout) - forest.task_start
+    positions[forest.system_len : forest.task_start] += np.repeat(
+        firsts - forest.starts, forest.lens
+    )
+    positions[forest.task_start :] += _task_position(forest, firsts) - forest.task_start
     return positions
+
+
+def _task_position(forest: Forest, firsts: IntArray) -> int:
+    return int((firsts + forest.lens).max()) if len(firsts) else forest.system_len

@@ -1,43 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DepPrompt and its nodes: a prompt that knows which of its tokens depend on which.
+"""The parts that a prompt is written from: what every kind of node can do, and the kinds.
 
-A prompt is a list of nodes (paper, section 5): a `LinearNode` is a plain sequence (system,
-task), a `TreeNode` is a set of relation paths (context). By default the context depends on
-the system and the task, which is the last node, on everything.
+A prompt is a list of nodes (paper, section 5): a `LinearNode` is a plain sequence (system, task),
+a `TreeNode` is a set of relation paths (context). `depcache.prompt.dep_prompt` makes prompts of
+them and knows no kind: a new one is a class that does what `Node` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from depcache.errors import PromptError, shorten
-from depcache.prompt.dependencies import resolve_dependencies
-from depcache.prompt.forest import Forest, IntArray
-from depcache.prompt.layout import Layout, read_layout, token_positions
 from depcache.prompt.paths import Path, read_paths
-from depcache.prompt.prefix_tree import merge_sequences
 from depcache.prompt.template import Template, get_template
-from depcache.prompt.tokenization import PromptTokenizer, get_prompt_tokenizer
-from depcache.prompt.visibility import dense_mask
-from depcache.prompt.wire import (
-    MAX_TOKEN_ID,
-    WireIds,
-    WireText,
-    forest_from_wire,
-    parse_wire,
-    read_input_ids,
-    split_text,
-)
+from depcache.prompt.tokenization import PromptTokenizer
+from depcache.prompt.wire import MAX_TOKEN_ID
 
 Content = str | Sequence[int] | NDArray[Any]
 """Trusted text, in which special tokens count, or token ids."""
+
+
+class Node(Protocol):
+    """One part of a prompt.
+
+    name        what other nodes call it in their `depends_on`
+    depends_on  names of earlier nodes; None is the default of the prompt
+    is_tree     its tokens see only their ancestors, so that no node but the last can see it whole
+    lead        text that each of its sequences begins with; None if they have none in common
+    flat_text   it as plain text, as a model without trees reads it
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def depends_on(self) -> Any: ...
+    @property
+    def is_tree(self) -> bool: ...
+    @property
+    def lead(self) -> str | None: ...
+    @property
+    def flat_text(self) -> str: ...
+
+    def encode(self, tokenizer: PromptTokenizer | None, *, first: bool) -> list[list[int]]:
+        """Returns the token ids of its sequences. Equal beginnings of them are stored once.
+
+        first  nothing stands before this node
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -53,20 +68,32 @@ class LinearNode:
     name: str
     content: Content
     depends_on: str | Iterable[str] | None = None
-    is_tree: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _read_names(self)
         if not isinstance(self.content, str):
             object.__setattr__(self, "content", _read_ids(self.content, self.name))
 
-    def encode(self, tokenizer: PromptTokenizer | None, *, first: bool) -> list[int]:
-        """Token ids; `first` when nothing stands before this node."""
+    def encode(self, tokenizer: PromptTokenizer | None, *, first: bool) -> list[list[int]]:
+        """Returns one sequence, which may be empty."""
         if not isinstance(self.content, str):
-            return list(self.content)
+            return [list(self.content)]
         if self.content and tokenizer is None:
             raise PromptError(f"node {self.name!r} is text: a tokenizer is needed")
-        return tokenizer.encode_text(self.content, first=first) if tokenizer else []
+        return [tokenizer.encode_text(self.content, first=first) if tokenizer else []]
+
+    @property
+    def is_tree(self) -> bool:
+        return False
+
+    @property
+    def lead(self) -> None:
+        return None
+
+    @property
+    def flat_text(self) -> str:
+        """The text; "" where the content is ids."""
+        return self.content if isinstance(self.content, str) else ""
 
 
 @dataclass(frozen=True)
@@ -83,7 +110,6 @@ class TreeNode:
     paths: Iterable[Any]
     template: str | Template = "path"
     depends_on: str | Iterable[str] | None = None
-    is_tree: ClassVar[bool] = True
     lines: list[Path] = field(init=False, repr=False, compare=False)
     """The paths as they are written: cut by the template, each once, in order."""
 
@@ -95,8 +121,8 @@ class TreeNode:
         object.__setattr__(self, "paths", paths)
         object.__setattr__(self, "lines", template.lines(paths))
 
-    def encode(self, tokenizer: PromptTokenizer | None) -> list[list[int]]:
-        """Token ids of each of `lines`, element by element."""
+    def encode(self, tokenizer: PromptTokenizer | None, *, first: bool = False) -> list[list[int]]:
+        """Returns the ids of each of `lines`, element by element, wherever the node stands."""
         if not self.lines:
             return []
         if tokenizer is None:
@@ -117,290 +143,18 @@ class TreeNode:
         return sequences
 
     @property
+    def is_tree(self) -> bool:
+        return True
+
+    @property
+    def lead(self) -> str | None:
+        """The template's separator before every line; None without lines."""
+        return get_template(self.template).lead if self.lines else None
+
+    @property
     def flat_text(self) -> str:
         """The context as plain text."""
         return get_template(self.template).flatten(self.lines)
-
-
-Node = LinearNode | TreeNode
-
-
-@dataclass(frozen=True)
-class Segment:
-    """One segment, to show it to a person.
-
-    start, stop  its tokens, `[start, stop)` in pre-order
-    parent       number of the parent segment; -1 is a root
-    text         its tokens decoded; None without a tokenizer that decodes. A segment may begin
-                 or end inside a character, which then reads as U+FFFD.
-    """
-
-    start: int
-    stop: int
-    parent: int
-    text: str | None
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class DepPrompt:
-    """Tokens of a prompt in pre-order and the forest that says who depends on whom.
-
-    forest           the structure
-    tokens           (num_tokens,) int64, in pre-order; read-only
-    layout           position layout of the request
-    num_flat_tokens  tokens of the same prompt as flat text, with every shared prefix repeated
-    tree_nodes       the nodes that the context came from; () when it came from the wire
-    tokenizer        what `segments` decodes with; None shows no text
-
-    Made by `from_paths` (the usual three nodes), `from_nodes` and `from_wire`.
-
-    The separator that every line of the context starts with ("\\n") counts to the system, when
-    a tokenizer keeps it apart, as most do: it would be the one root of all entities, and there
-    would be one tree instead of one per entity. Visibility and the positions of layout `tree`
-    are the same either way, since all of the context sees it.
-    """
-
-    forest: Forest
-    tokens: IntArray
-    layout: Layout
-    num_flat_tokens: int
-    tree_nodes: tuple[TreeNode, ...]
-    tokenizer: PromptTokenizer | None
-
-    @classmethod
-    def from_nodes(
-        cls,
-        nodes: Sequence[Node],
-        *,
-        tokenizer: Any = None,
-        layout: Layout = "tree",
-        add_special_tokens: bool = False,
-    ) -> DepPrompt:
-        """The prompt of these nodes; the last one is the task.
-
-        tokenizer           anything `PromptTokenizer` takes; may be left out when all is ids
-        add_special_tokens  put the tokenizer's leading special tokens (BOS) before the prompt;
-                            leave it off when the text comes from a chat template that writes
-                            them
-
-        The first node is the system if all the others see it; the rest keep their order, except
-        that what depends on a node comes right behind it. Raises PromptError when the nodes make
-        no prompt.
-        """
-        layout = read_layout(layout)
-        if tokenizer is not None:
-            tokenizer = get_prompt_tokenizer(tokenizer)
-        nodes = list(nodes)
-        chains = resolve_dependencies(nodes)
-
-        system: list[int] = []
-        if add_special_tokens:
-            if tokenizer is None:
-                raise PromptError("add_special_tokens needs a tokenizer: pass one")
-            system = tokenizer.leading_special_ids()
-        linear, trees = _encode(nodes, tokenizer)
-        # The first node is the system if all the others see it.
-        has_system = len(nodes) > 1 and 0 in linear and all(0 in chain for chain in chains[1:])
-        if has_system:
-            system += linear[0]
-        task = linear[len(nodes) - 1]
-        if not task:
-            raise PromptError("the task has no tokens: the last node must hold at least one")
-
-        sequences: list[list[int]] = []
-        num_flat_tokens = len(system) + len(task)
-        for number, chain in enumerate(chains):
-            if has_system and number == 0:
-                continue
-            own = trees[number] if number in trees else [linear[number]]
-            num_flat_tokens += sum(map(len, own))
-            inner = chain[1:] if has_system else chain
-            before = [token for other in inner for token in linear[other]]
-            sequences += [before + sequence for sequence in own] if before else own
-        lead = _common_lead(nodes, sequences, tokenizer)
-        if lead:
-            system += lead
-            sequences = [sequence[len(lead) :] for sequence in sequences]
-
-        context, lens, parents = merge_sequences(sequences)
-        tokens = np.array(system + context + task, np.int64)
-        tokens.flags.writeable = False
-        return cls(
-            forest=Forest.make(len(tokens), len(system), lens, parents),
-            tokens=tokens,
-            layout=layout,
-            num_flat_tokens=num_flat_tokens,
-            tree_nodes=tuple(node for node in nodes if isinstance(node, TreeNode)),
-            tokenizer=tokenizer,
-        )
-
-    @classmethod
-    def from_paths(
-        cls,
-        paths: Iterable[Any],
-        *,
-        tokenizer: Any,
-        system: Content = "",
-        task: Content = "",
-        template: str | Template = "path",
-        layout: Layout = "tree",
-        add_special_tokens: bool = False,
-    ) -> DepPrompt:
-        """system | context | task, the context being `paths`; see `from_nodes` and `read_paths`.
-
-        An empty `system` and an empty list of paths are allowed; the task needs a token.
-        """
-        nodes = [
-            LinearNode("system", system),
-            TreeNode("context", paths, template),
-            LinearNode("task", task),
-        ]
-        return cls.from_nodes(
-            nodes, tokenizer=tokenizer, layout=layout, add_special_tokens=add_special_tokens
-        )
-
-    @classmethod
-    def from_text(
-        cls,
-        text: str,
-        wire: WireText,
-        *,
-        tokenizer: Any,
-        context: type[TreeNode] = TreeNode,
-        add_special_tokens: bool = False,
-    ) -> DepPrompt:
-        """The prompt of a rendered chat in which the flat paths of `wire` stand.
-
-        context  what the paths are made into
-
-        Raises PromptError unless they stand there exactly once; see also `from_nodes`.
-        """
-        system, task = split_text(text, wire)
-        nodes = [
-            LinearNode("system", system),
-            context("context", wire.paths, wire.template),
-            LinearNode("task", task),
-        ]
-        return cls.from_nodes(
-            nodes,
-            tokenizer=tokenizer,
-            layout=wire.layout,
-            add_special_tokens=add_special_tokens,
-        )
-
-    @classmethod
-    def from_wire(
-        cls, input_ids: Any, custom_params: Mapping[str, Any], *, tokenizer: Any = None
-    ) -> DepPrompt:
-        """The prompt that `to_wire` wrote; `tokenizer` is only for the text of `segments`.
-
-        Raises PromptError when the parameters are malformed, are no ids form or do not fit
-        the ids. Its `num_flat_tokens` counts the ways to the leaves.
-        """
-        wire = parse_wire(custom_params)
-        if not isinstance(wire, WireIds):
-            form = "no depcache_ keys" if wire is None else "the text form"
-            raise PromptError(f"custom_params has {form}: DepPrompt.from_wire reads the ids form")
-        tokens = read_input_ids(input_ids)
-        forest = forest_from_wire(tokens, wire)
-        tokens.flags.writeable = False
-        leaves = np.setdiff1d(np.arange(forest.num_segments), forest.parents)
-        path_lens = (forest.depths + forest.lens)[leaves]
-        return cls(
-            forest=forest,
-            tokens=tokens,
-            layout=wire.layout,
-            num_flat_tokens=forest.num_tokens - forest.context_len + int(path_lens.sum()),
-            tree_nodes=(),
-            tokenizer=None if tokenizer is None else get_prompt_tokenizer(tokenizer),
-        )
-
-    def to_wire(self) -> tuple[list[int], dict[str, Any]]:
-        """`input_ids` and `custom_params` of a request: the ids form, version 1."""
-        wire = WireIds(
-            depcache_version=1,
-            depcache_layout=self.layout,
-            depcache_system_len=self.forest.system_len,
-            depcache_segment_lens=self.forest.lens.tolist(),
-            depcache_segment_parents=self.forest.parents.tolist(),
-        )
-        return self.tokens.tolist(), wire.to_params()
-
-    @property
-    def num_tokens(self) -> int:
-        return self.forest.num_tokens
-
-    @cached_property
-    def positions(self) -> IntArray:
-        """(num_tokens,) int64: RoPE position of each token in this prompt's layout; read-only."""
-        positions = token_positions(self.forest, self.layout)
-        positions.flags.writeable = False
-        return positions
-
-    @cached_property
-    def flat_text(self) -> str:
-        """The context as plain text, prefixes repeated; "" when the prompt came from the wire."""
-        return "".join(node.flat_text for node in self.tree_nodes)
-
-    @cached_property
-    def segments(self) -> list[Segment]:
-        """The segments in pre-order, with their text."""
-        forest = self.forest
-        spans = zip(
-            forest.starts.tolist(), forest.stops.tolist(), forest.parents.tolist(), strict=True
-        )
-        decode = self.tokenizer.decode if self.tokenizer else lambda ids: None
-        return [
-            Segment(start, stop, parent, decode(self.tokens[start:stop].tolist()))
-            for start, stop, parent in spans
-        ]
-
-    def compute_attention_mask(self) -> NDArray[np.bool_]:
-        """(num_tokens, num_tokens) bool: the dense mask, quadratic; to look at and to test with."""
-        return dense_mask(self.forest)
-
-    def __repr__(self) -> str:
-        forest = self.forest
-        return (
-            f"DepPrompt(system={forest.system_len}, context={forest.context_len} in "
-            f"{forest.num_segments} segments and {forest.num_trees} trees, "
-            f"task={forest.task_len}, layout={self.layout!r})"
-        )
-
-
-def _encode(
-    nodes: Sequence[Node], tokenizer: PromptTokenizer | None
-) -> tuple[dict[int, list[int]], dict[int, list[list[int]]]]:
-    """Ids of the LinearNodes and of the TreeNodes' lines, by number of the node."""
-    linear: dict[int, list[int]] = {}
-    trees: dict[int, list[list[int]]] = {}
-    first = True
-    for number, node in enumerate(nodes):
-        if isinstance(node, TreeNode):
-            trees[number] = node.encode(tokenizer)
-            first = first and not trees[number]
-        else:
-            linear[number] = node.encode(tokenizer, first=first)
-            first = first and not linear[number]
-    return linear, trees
-
-
-def _common_lead(
-    nodes: Sequence[Node], sequences: list[list[int]], tokenizer: PromptTokenizer | None
-) -> list[int]:
-    """Ids of the separator that starts every line, if they also start every sequence."""
-    leads = {
-        get_template(node.template).lead
-        for node in nodes
-        if isinstance(node, TreeNode) and node.lines
-    }
-    if tokenizer is None or len(leads) != 1:
-        return []
-    lead = list(tokenizer.encode_lead(leads.pop()))
-    num_lead = len(lead)
-    if lead and all(len(s) > num_lead and s[:num_lead] == lead for s in sequences):
-        return lead
-    return []
 
 
 def _read_names(node: Node) -> None:

@@ -108,8 +108,9 @@ def make_launch(
             ("--grammar-backend", "outlines"),
             # "auto" would serve float32 weights in float16, which no CPU is fast at.
             ("--dtype", "float32"),
-            # SGLang's default would take nearly all the memory there is.
-            ("--mem-fraction-static", "0.3"),
+            # SGLang's default would take nearly all the memory there is. Where the tokens are
+            # counted out, that is the bound: other programs' memory must not stop the start.
+            ("--mem-fraction-static", "0.9" if "--max-total-tokens" in given else "0.3"),
         ]
     else:
         # It comes with SGLang for NVIDIA; torch runs on all others.

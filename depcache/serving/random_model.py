@@ -6,8 +6,8 @@ depcache-tiny, or 125 million, with the tokenizer of depcache-tiny. Its answers 
 measured with it (tokens, reuse, time to first token) does not depend on the weights. `8b` has the
 shape of Llama-3-8B and no weights on disk: the server draws them (`load_flags`), on a GPU.
 
-`python -m depcache.serving.random_model [FOLDER] [--size 125m]` makes it, if it is not there, and prints
-its folder. Needs the extra `server`.
+`python -m depcache.serving.random_model [FOLDER] [--size 125m]` makes it, if it is not there, and
+prints its folder. Needs the extra `server`.
 """
 
 from __future__ import annotations

@@ -16,13 +16,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from depcache.errors import ConfigError, shorten
+from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.forest import Forest, IntArray
 from depcache.prompt.layout import LAYOUTS, Layout, token_positions
-from depcache.prompt.nodes import DepPrompt
 from depcache.prompt.render import DEFAULT_SYSTEM, render
 from depcache.prompt.template import Template
 from depcache.prompt.tokenization import PromptTokenizer
-from depcache.prompt.visibility import visible_ends
 from depcache.prompt.wire import WireText, parse_wire
 from depcache.training.examples import Example
 
@@ -149,7 +148,7 @@ class Encoder:
         return Sample(
             tokens,
             token_positions(forest, layout),
-            visible_ends(forest),
+            forest.structure.ends,
             forest.task_start,
             _labels(tokens, len(answer)),
             self._alternatives(example, tokens, answer),

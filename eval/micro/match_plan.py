@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from depcache.cache import KVTree
-from depcache.plan import RequestPlan, SegmentTable, plan_request
+from depcache.plan import ContextInsertion, RequestPlan, SegmentTable, plan_request
 from depcache.prompt.forest import Forest
 from depcache.prompt.layout import Layout
 from depcache.prompt.prefix_tree import merge_sequences
@@ -25,6 +25,7 @@ TASK_LEN = 20
 PATHS_PER_ENTITY = 30
 ELEMENTS_PER_PATH = 5
 LAYOUT: Layout = "tree"
+NAMESPACE = "benchmark"
 
 
 def make_paths(entity: int, rng: np.random.Generator) -> list[list[int]]:
@@ -58,27 +59,19 @@ def make_prompt(
 
 
 def fill(tree: KVTree, table: SegmentTable, next_slot: int) -> int:
-    """Insert every segment of a prompt, as the engine does after computing it."""
-    plan = plan_request(tree, tree.root("benchmark"), table)
-    ends = list(plan.ends)
-    for segment, (start, stop) in enumerate(zip(table.starts, table.stops, strict=True)):
-        start += plan.matched[segment]
-        if start == stop:
-            continue
-        parent = table.parents[segment]
-        above = ends[segment] or (tree.root("benchmark") if parent < 0 else ends[parent])
-        assert above is not None
-        slots = np.arange(next_slot, next_slot + stop - start)
-        key = table.key[4 * start : 4 * stop]
-        ends[segment] = tree.insert(above, key, slots, 0).node
-        next_slot += stop - start
-    return next_slot
+    """Cache a prompt as the engine does when it has computed it; the next free slot."""
+    plan = plan_request(tree, tree.root(NAMESPACE), table)
+    insertion = ContextInsertion(tree, NAMESPACE, table, plan, num_computed=0)
+    slots = np.zeros(plan.num_context, np.int64)
+    slots[plan.num_hits :] = next_slot + np.arange(plan.num_missed)
+    tree.unlock(insertion.offer(plan.num_context, slots).taken)
+    return next_slot + plan.num_missed
 
 
 def measure(table: SegmentTable, tree: KVTree, repeats: int) -> tuple[list[float], RequestPlan]:
     """Milliseconds of each repeat, and the plan."""
     times_ms = []
-    root = tree.root("benchmark")
+    root = tree.root(NAMESPACE)
     plan = plan_request(tree, root, table)
     for _ in range(repeats):
         start = time.perf_counter()

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from depcache.prompt.nodes import DepPrompt
+from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.paths import Path
 from depcache.prompt.tokenization import PromptTokenizer
 

@@ -3,14 +3,14 @@
 
 Two families:
 
-    uniform, zipfian, temporal   the synthetic workloads of `eval.workload` over a graph: 10
-                                 entities a request, up to 30 two-hop paths each, drawn from a
-                                 pool of distinct entities
+    uniform, zipfian, temporal   the patterns of `eval.workloads` over a graph: 10 entities a
+                                 request, up to 30 two-hop paths each, drawn from a pool of
+                                 distinct entities
     chunks_<set>                 retrieval traces: the chunks that a real retriever returned,
                                  each a tree of its own
 
 Tokens are those of a byte-level BPE trained on the texts themselves: no download, always the
-same. The `zipfian` and `temporal` parameters are the defaults of `eval.workload`.
+same. The `zipfian` and `temporal` parameters are the defaults of `eval.workloads.patterns`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import random
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,20 +25,19 @@ from typing import Any
 
 import numpy as np
 
+from depcache.graph.base import GraphStore
 from depcache.graph.networkx_store import NetworkXStore
-from depcache.graph.retrieval import Retriever
 from depcache.prompt.nodes import TreeNode
 from depcache.prompt.render import DEFAULT_SYSTEM
 from depcache.prompt.tokenization import PromptTokenizer
 from eval.policy.prepared import Prepared, write_prepared
 from eval.sets import SetError
-from eval.workload import KINDS, make_workload
+from eval.workloads.paths import EntityPaths, draw_pool
+from eval.workloads.patterns import KINDS, make_workload
 
 RECIPE = 2
 """Counts up when workloads are made in another way, so that old files are not used."""
 
-NUM_HOPS = 2
-NUM_PATHS = 30
 VOCAB_SIZE = 8000
 CHUNKS = "chunks_"
 TOKENS_PER_WORD = 4 / 3
@@ -78,9 +76,7 @@ class Source:
         self._graph = graph
         self._chunks = chunks
         self._cache = cache
-        self._retriever: Retriever | None = None
-        self._tokenizer: PromptTokenizer | None = None
-        self._entities: dict[str, list[list[int]]] = {}
+        self._tokens: _EntityTokens | None = None
 
     def prepare(self, spec: Spec) -> Path:
         """The file of a workload, made if it is not there. SetError when the data is missing."""
@@ -100,35 +96,21 @@ class Source:
     def _synthetic(self, spec: Spec) -> Prepared:
         if spec.kind not in KINDS:
             raise SetError(f"{spec.kind!r} is no workload: use {', '.join(KINDS)} or {CHUNKS}...")
-        if self._retriever is None or self._tokenizer is None:
-            store = NetworkXStore.from_file(self._graph)
-            self._retriever = Retriever(store, pruner="none")
-            texts = (f"\n{text}" for triple in store.triples() for text in triple)
-            self._tokenizer = train_tokenizer(dict.fromkeys([*texts, " -> "]))
-        names = self._retriever.store.names()
-        if spec.pool > len(names):
-            raise SetError(f"the pool is {spec.pool}, but the graph has {len(names)} entities")
-        pool = random.Random(spec.seed).sample(names, spec.pool)
+        if self._tokens is None:
+            self._tokens = _EntityTokens(NetworkXStore.from_file(self._graph))
+        tokens = self._tokens
+        num_names = len(tokens.store.names())
+        if spec.pool > num_names:
+            raise SetError(f"the pool is {spec.pool}, but the graph has {num_names} entities")
+        pool = draw_pool(tokens.store, spec.pool, spec.seed)
         requests = make_workload(spec.kind, pool, spec.num_requests, seed=spec.seed)
         return Prepared.make(
-            self._tokenizer.encode_text(DEFAULT_SYSTEM, first=True),
+            tokens.tokenizer.encode_text(DEFAULT_SYSTEM, first=True),
             (
-                [sequence for entity in request.entities for sequence in self._paths_of(entity)]
-                for request in requests
+                [sequence for entity in entities for sequence in tokens.of(entity)]
+                for entities in requests
             ),
         )
-
-    def _paths_of(self, entity: str) -> list[list[int]]:
-        """Tokens of an entity's paths: the same in every request, as in the paper."""
-        found = self._entities.get(entity)
-        if found is None:
-            assert self._retriever is not None
-            retrieved = self._retriever.retrieve(
-                "", entities=[entity], num_hops=NUM_HOPS, num_paths=NUM_PATHS
-            )
-            paths = retrieved.paths or ((entity,),)
-            found = self._entities[entity] = TreeNode("context", paths).encode(self._tokenizer)
-        return found
 
     def _chunk_files(self, spec: Spec) -> list[Path]:
         if self._chunks is None:
@@ -155,6 +137,24 @@ class Source:
             tokenizer.encode_text(DEFAULT_SYSTEM, first=True),
             ([tokens[cid] for cid in row["chunks"]] for row in rows[: spec.num_requests]),
         )
+
+
+class _EntityTokens:
+    """Tokens of the paths of a graph's entities, each encoded once."""
+
+    def __init__(self, store: GraphStore) -> None:
+        texts = (f"\n{text}" for triple in store.triples() for text in triple)
+        self.store = store
+        self.tokenizer = train_tokenizer(dict.fromkeys([*texts, " -> "]))
+        self._paths = EntityPaths(store)
+        self._found: dict[str, list[list[int]]] = {}
+
+    def of(self, entity: str) -> list[list[int]]:
+        """Returns a sequence for each path; an entity without paths stands alone."""
+        if entity not in self._found:
+            paths = self._paths.of(entity) or ((entity,),)
+            self._found[entity] = TreeNode("context", paths).encode(self.tokenizer)
+        return self._found[entity]
 
 
 def list_traces(chunks: Path) -> list[str]:

@@ -38,7 +38,6 @@ from eval.output import about, add_output, require, write_report
 from eval.quality.plot import plot
 from eval.quality.prompts import SETS, Asked, make_sets
 from eval.quality.scores import Score, interval, score
-from eval.quality.split import NUM_ASKED
 from eval.quality.systems import (
     FINE_TUNED,
     READERS,
@@ -49,6 +48,7 @@ from eval.quality.systems import (
     make_systems,
     open_server,
 )
+from eval.workloads.questions import NUM_ASKED
 from models.tiny.stages import KEPT, RECIPE, TINY, cycles_of, kept_folder
 
 NUM_QUICK = 25

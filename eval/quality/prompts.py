@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path as File
 
-from depcache.demo.sample import load_questions, load_triples
 from depcache.graph.retrieval import Retriever
 from depcache.prompt.paths import Path
-from eval.graphs import hold
-from eval.quality.split import asked_of
-from eval.sets import SetError, load_folder
+from eval.workloads.graphs import DEMO, Graphs
+from eval.workloads.questions import texts_and_answers
 
-SETS = ("demo", "metaqa_1hop", "metaqa_2hop", "metaqa_3hop", "2wiki")
-HOPS = {"demo": 3, "metaqa_3hop": 3}
+SETS = (DEMO, "metaqa_1hop", "metaqa_2hop", "metaqa_3hop", "2wiki")
+HOPS = {DEMO: 3, "metaqa_3hop": 3}
 """Edges of the longest path; 2 for the others."""
 
 
@@ -44,28 +42,21 @@ def make_sets(
 
     Raises SetError when the folder has no such set.
     """
-    found = {data.name: data for data in load_folder(folder)} if folder else {}
+    graphs = Graphs(folder)
     # The sets of MetaQA have one graph, which takes a second to index.
-    open_once = cache(lambda triples: Retriever(hold(triples), pruner=pruner))
+    open_once = cache(lambda store: Retriever(store, pruner=pruner))
     sets: dict[str, list[Asked]] = {}
     for name, number in numbers.items():
-        if name == "demo":
-            triples = tuple(load_triples())
-            questions = [(each.text, each.answers) for each in load_questions()[:number]]
-        elif name in found:
-            triples = found[name].triples
-            questions = [(each.text, each.answers) for each in asked_of(found[name], number)]
-        elif folder is None:
+        if name != DEMO and folder is None:
             continue
-        else:
-            raise SetError(f"{str(folder)!r} holds no {name!r}: it has {', '.join(found)}")
-        retriever, hops = open_once(triples), HOPS.get(name, 2)
+        store, data = graphs.open(name)
+        retriever, hops = open_once(store), HOPS.get(name, 2)
         sets[name] = [
             Asked(
                 text,
                 answers,
                 retriever.retrieve(text, num_hops=hops, num_paths=max_paths).paths,
             )
-            for text, answers in questions
+            for text, answers in texts_and_answers(data, number)
         ]
     return sets

@@ -20,9 +20,9 @@ from depcache.demo.sample import load_entities
 from depcache.graph.retrieval import Retriever
 from depcache.prompt.paths import INVERSE_RELATION, Path
 from depcache.training.examples import Example, write_examples
-from eval.graphs import hold
-from eval.quality.split import asked_of, sets_of, taught_of, topics_of, without
 from eval.sets import DataSet, Question, load_folder
+from eval.workloads.graphs import hold
+from eval.workloads.questions import asked_of, sets_of, taught_of, topics_of, without
 from models.tiny.names import Names
 from models.tiny.worlds import UNKNOWN, alternatives_of, answer_of, walks_of
 

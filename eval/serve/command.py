@@ -50,6 +50,7 @@ from eval.serve.profile import profile, to_text
 from eval.serve.report import to_markdown, write_files
 from eval.serve.systems import System, Writer, get_system
 from eval.serve.workloads import Spec
+from eval.workloads.graphs import Graphs
 
 COUNTS = {STREAM: 200, WARM: 100, LOAD: 200}
 COUNTS_QUICK = {STREAM: 16, WARM: 12, LOAD: 8}
@@ -157,7 +158,7 @@ def _prepare(args: argparse.Namespace) -> tuple[str, list[workloads.Workload], W
     model = find_model(args.model or MODEL)
     if not (Path(model) / "config.json").is_file():
         raise ConfigError(f"{model!r} is no folder of a model: give one with --model")
-    graphs = workloads.Graphs(args.data)
+    graphs = Graphs(args.data)
     names = args.workloads or ["zipfian:metaqa" if args.data else "zipfian:demo"]
     counts = _counts(args)
     writer = Writer(AutoTokenizer.from_pretrained(model), args.template)

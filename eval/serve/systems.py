@@ -21,9 +21,9 @@ from pathlib import Path as File
 from typing import Any, Literal
 
 from depcache.errors import ConfigError
+from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.forest import Forest
 from depcache.prompt.layout import Layout, token_positions
-from depcache.prompt.nodes import DepPrompt
 from depcache.prompt.render import render
 from depcache.serving.launch import Launch, find_gpu, make_launch
 from depcache.serving.random_model import load_flags

@@ -17,19 +17,16 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
-from pathlib import Path as File
 
-from depcache.demo.sample import load_questions, load_triples
 from depcache.graph.base import GraphStore
 from depcache.graph.retrieval import Retriever
 from depcache.prompt.paths import Path
-from eval.graphs import hold
-from eval.quality.split import asked_of
-from eval.sets import DataSet, SetError, load_folder
-from eval.workload import KINDS, make_workload
+from eval.sets import DataSet, SetError
+from eval.workloads.graphs import Graphs
+from eval.workloads.paths import NUM_HOPS, NUM_PATHS, EntityPaths, draw_pool
+from eval.workloads.patterns import KINDS, NUM_ENTITIES, make_workload
+from eval.workloads.questions import texts_and_answers
 
-DEMO = "demo"
 QUESTIONS = "questions"
 _NUM_FITTED = 30
 
@@ -48,9 +45,9 @@ class Spec:
 
     name: str
     num_requests: int
-    num_entities: int = 10
-    num_paths: int = 30
-    num_hops: int = 2
+    num_entities: int = NUM_ENTITIES
+    num_paths: int = NUM_PATHS
+    num_hops: int = NUM_HOPS
     pool: int = 2000
     seed: int = 0
 
@@ -100,33 +97,6 @@ class Workload:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-class Graphs:
-    """The graphs of a folder of public sets, and the demo's own; each is read once."""
-
-    def __init__(self, folder: File | None) -> None:
-        self._folder = folder
-        self._sets = cache(
-            lambda: {data.name: data for data in load_folder(folder)} if folder else {}
-        )
-        self._stores = cache(hold)
-
-    def open(self, name: str) -> tuple[GraphStore, DataSet | None]:
-        """The graph, and the set if there is one. `metaqa` is the graph of `metaqa_1hop`, ...
-
-        Raises SetError when there is no such graph.
-        """
-        if name == DEMO:
-            return self._stores(tuple(load_triples())), None
-        found = self._sets()
-        data = found.get(name) or next(
-            (each for key, each in found.items() if key.startswith(f"{name}_")), None
-        )
-        if data is None:
-            known = ", ".join([DEMO, *found])
-            raise SetError(f"there is no graph {name!r}: give --data, and one of {known}")
-        return self._stores(data.triples), data
-
-
 def make(spec: Spec, graphs: Graphs) -> Workload:
     """The workload. Raises SetError when its pattern or its graph does not exist."""
     store, data = graphs.open(spec.graph)
@@ -153,16 +123,8 @@ def fit(spec: Spec, graphs: Graphs, count: Callable[[Request], int]) -> Spec:
 
 
 def _draw(spec: Spec, store: GraphStore) -> list[Request]:
-    names = store.names()
-    pool = random.Random(spec.seed).sample(names, min(spec.pool, len(names)))
-    retriever = Retriever(store, pruner="none")
-    paths_of = cache(
-        lambda entity: (
-            retriever.retrieve(
-                "", entities=[entity], num_hops=spec.num_hops, num_paths=spec.num_paths
-            ).paths
-        )
-    )
+    pool = draw_pool(store, min(spec.pool, len(store.names())), spec.seed)
+    paths = EntityPaths(store, num_hops=spec.num_hops, num_paths=spec.num_paths)
     drawn = make_workload(
         spec.pattern,
         pool,
@@ -172,19 +134,16 @@ def _draw(spec: Spec, store: GraphStore) -> list[Request]:
     )
     return [
         Request(
-            f"What do {each.entities[0]} and {each.entities[-1]} have in common?",
-            each.entities,
-            tuple(path for entity in each.entities for path in paths_of(entity)),
+            f"What do {entities[0]} and {entities[-1]} have in common?",
+            entities,
+            tuple(path for entity in entities for path in paths.of(entity)),
         )
-        for each in drawn
+        for entities in drawn
     ]
 
 
 def _ask_questions(spec: Spec, store: GraphStore, data: DataSet | None) -> list[Request]:
-    if data is None:
-        asked = [(each.text, each.answers) for each in load_questions()]
-    else:
-        asked = [(each.text, each.answers) for each in asked_of(data, spec.num_requests)]
+    asked = texts_and_answers(data, None if data is None else spec.num_requests)
     order = random.Random(spec.seed)
     retriever = Retriever(store, pruner="words")
     requests: list[Request] = []

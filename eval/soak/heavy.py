@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from depcache.prompt.nodes import DepPrompt
+from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.render import render
 from depcache.prompt.tokenization import PromptTokenizer
 from depcache.prompt.wire import MAX_PATHS_BYTES

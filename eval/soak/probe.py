@@ -80,6 +80,15 @@ class Probe:
         self._process.join(10)
         self._process.kill()
 
+    def wait_for_users(self, start_s: float, timeout_s: float) -> bool:
+        """Waits until each user has waited once since `start_s`; whether they all have in time."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if len({gap.user for gap in self.read() if gap.start_s > start_s}) == NUM_USERS:
+                return True
+            time.sleep(0.05)
+        return False
+
     def read(self) -> list[Gap]:
         """All gaps so far, in the order in which they ended."""
         while True:

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
-from depcache.prompt.nodes import DepPrompt
+from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.render import render
 from depcache.prompt.tokenization import PromptTokenizer
 from depcache.prompt.wire import WireText, parse_wire

@@ -94,6 +94,9 @@ def measure_stalls(
         time.sleep(_QUIET_S)
         start = time.monotonic()
         time.sleep(_QUIET_S)
+        if not probe.wait_for_users(start, _TIMEOUT_S):
+            ledger.fault("no probe", "not every other user is answered: nobody can be held up")
+            return [], {}
         usual = usual_ms(gap for gap in probe.read() if gap.start_s > start)
         bench = _Bench(client, ledger, probe, usual)
         stalls = []

@@ -13,8 +13,8 @@ import numpy as np
 
 from eval.soak.server import Server, Usage
 
-WARM_UP_SHARE = 0.25
-"""Of the time that is watched: caches and allocators fill first."""
+WARM_UP_SHARE = 0.5
+"""Of the time that is watched: caches and allocators fill first, in steps of some MB."""
 EVERY_S = 1.0
 NUM_BLOCKS = 10
 

@@ -37,8 +37,9 @@ from depcache.serving.random_model import ensure_model, is_trained
 from eval.output import about, add_output, write_report
 from eval.tiers.figures import make_movement, make_rows, make_table
 from eval.tiers.phases import measure, num_steps
-from eval.tiers.prompts import SAMPLE, TierPrompt, make_prompts, open_graph
+from eval.tiers.prompts import TierPrompt, make_prompts
 from eval.tiers.server import LiveServer, ServerSettings, drop_page_cache, start_live
+from eval.workloads.graphs import SAMPLE, open_graph
 
 LOAD_POLICIES = ("always", "faster")
 SIZES = (500, 1000, 2000)

@@ -10,21 +10,15 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from depcache.demo.sample import load_triples
 from depcache.errors import ConfigError
 from depcache.graph.base import GraphStore
-from depcache.graph.retrieval import Retriever
 from depcache.prompt.nodes import TreeNode
 from depcache.prompt.prefix_tree import merge_sequences
 from depcache.prompt.render import DEFAULT_SYSTEM, RenderedPrompt, render
 from depcache.prompt.tokenization import PromptTokenizer
-from eval.graphs import hold
-from eval.sets import SetError, load_kg
+from eval.workloads.paths import NUM_HOPS, NUM_PATHS, EntityPaths
 
-SAMPLE = "sample"
-"""The name of the demo's own graph."""
 _TRIES = 50
 
 
@@ -44,28 +38,14 @@ class TierPrompt:
         return render(self.paths, self.question, system=system)
 
 
-def open_graph(data: Path | None, name: str) -> GraphStore:
-    """The graph in memory. Raises SetError or ConfigError when there is no such graph."""
-    if name == SAMPLE:
-        triples = load_triples()
-    elif data is None:
-        raise ConfigError(f"where is the graph {name!r}? Name the folder that holds it with --data")
-    else:
-        sets = load_kg(data / name)
-        if not sets:
-            raise SetError(f"{str(data / name)!r} holds no set: check --data and --graph")
-        triples = sets[0].triples
-    return hold(triples)
-
-
 def make_prompts(
     store: GraphStore,
     tokenizer: PromptTokenizer,
     sizes: Sequence[int],
     count: int,
     *,
-    num_hops: int = 2,
-    max_paths: int = 30,
+    num_hops: int = NUM_HOPS,
+    max_paths: int = NUM_PATHS,
     max_entities: int = 0,
     first_number: int = 0,
     seed: int = 0,
@@ -79,12 +59,12 @@ def make_prompts(
     """
     rng = random.Random(seed)
     names = sorted(store.names())
-    retriever = Retriever(store, pruner="none", max_hops=num_hops, max_paths=max_paths)
+    paths_of = EntityPaths(store, num_hops=num_hops, num_paths=max_paths)
     prompts: list[TierPrompt] = []
     for _ in range(count):
         for size in sizes:
             order = rng.sample(names, min(len(names), max_entities or max(_TRIES, size // 5)))
-            paths, num_tokens = _fill(retriever, tokenizer, order, size)
+            paths, num_tokens = _fill(paths_of, tokenizer, order, size)
             if not paths:
                 raise ConfigError("the graph has no paths: choose another one, or more --hops")
             question = f"What is known of {order[0]}?"
@@ -94,13 +74,13 @@ def make_prompts(
 
 
 def _fill(
-    retriever: Retriever, tokenizer: PromptTokenizer, names: Sequence[str], size: int
+    paths_of: EntityPaths, tokenizer: PromptTokenizer, names: Sequence[str], size: int
 ) -> tuple[list[tuple[str, ...]], int]:
     """Trees of one entity after the other, the last one cut, until there are `size` tokens."""
     paths: list[tuple[str, ...]] = []
     num_tokens = 0
     for name in names:
-        found = [tuple(path) for path in retriever.retrieve(name, entities=[name])]
+        found = list(paths_of.of(name))
         num_more = count_tokens(found, tokenizer)
         if num_tokens + num_more > size:
             while found and num_tokens + num_more > size:

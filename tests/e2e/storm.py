@@ -12,11 +12,11 @@ import json
 import random
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import httpx
 
+from eval.soak.calls import read_generated
 from tests.helpers.ends import SLOWEST_S
 from tests.helpers.prompts import (
     Tree,
@@ -273,7 +273,7 @@ class Storm:
             return []
         text = response.text
         try:
-            answers = _stream_answers(text) if body.get("stream") else _answers_in(text)
+            answers = read_generated(text, is_stream=body["stream"])
         except (ValueError, KeyError) as error:
             answers = []
             text = f"{error!r} in {text}"
@@ -284,24 +284,6 @@ class Storm:
             return []
         self.troubles.append(f"HTTP {response.status_code} {text[-500:]} to {body}")
         return []
-
-
-def _answers_in(text: str) -> list[dict[str, Any]]:
-    body = json.loads(text)
-    answers = body if isinstance(body, list) else [body]
-    return [answer for answer in answers if "meta_info" in answer]
-
-
-def _stream_answers(text: str) -> list[dict[str, Any]]:
-    """The last event of each answer. ValueError for a stream that breaks off."""
-    # Not splitlines: the text of an answer may hold U+2028.
-    events = [line.removeprefix("data: ") for line in text.split("\n") if line]
-    if not events or events.pop() != "[DONE]":
-        raise ValueError("the stream has no end")
-    last: dict[int, dict[str, Any]] = {}
-    for answer in chain.from_iterable(map(_answers_in, events)):
-        last[answer.get("index", 0)] = answer
-    return list(last.values())
 
 
 def _error_code(response: httpx.Response) -> int | None:

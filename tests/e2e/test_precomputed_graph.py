@@ -55,7 +55,7 @@ class Work:
 
     @contextmanager
     def serve(self) -> Iterator[Client]:
-        """A server with every tier; SIGTERM ends it."""
+        """A server with every tier, which is killed in the end."""
         with pytest.MonkeyPatch.context() as patch:
             for name, value in {
                 "HOST_GB": "0.05",

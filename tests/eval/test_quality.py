@@ -16,10 +16,10 @@ from eval.__main__ import main
 from eval.quality.command import compare
 from eval.quality.prompts import Asked, make_sets
 from eval.quality.scores import Score, interval, score
-from eval.quality.split import asked_of, taught_of, topics_of, without
 from eval.quality.systems import FINE_TUNED, SAME_WEIGHTS, make_systems
 from eval.quality.teach import phrases_of, relations_of, teach_2wiki, teach_metaqa
 from eval.sets import DataSet, Question, load_folder
+from eval.workloads.questions import asked_of, taught_of, topics_of, without
 from models.tiny.stages import TINY
 from models.tiny.worlds import UNKNOWN, answer_of
 
@@ -251,6 +251,7 @@ def test_a_folder_without_metaqa_or_2wiki_teaches_nothing(
 
 
 @pytest.mark.sglang
+@pytest.mark.usefixtures("forked_servers")
 def test_the_whole_comparison_runs_on_real_servers(folder: Path, tmp_path: Path) -> None:
     from models.tiny.train import train
     from models.tiny.trainer import Shape

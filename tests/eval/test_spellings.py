@@ -14,6 +14,7 @@ from eval.spellings import SPELLINGS
 pytestmark = pytest.mark.sglang
 
 
+@pytest.mark.usefixtures("forked_servers")
 def test_arrows_are_found_in_every_message_and_other_spellings_are_not(tmp_path: Path) -> None:
     pytest.importorskip("rouge_score")
     file = tmp_path / "report.json"

@@ -26,7 +26,8 @@ from eval.tiers.phases import (
     measure,
     num_steps,
 )
-from eval.tiers.prompts import SAMPLE, TierPrompt, make_prompts, open_graph
+from eval.tiers.prompts import TierPrompt, make_prompts
+from eval.workloads.graphs import SAMPLE, open_graph
 
 BYTES_PER_TOKEN = 10
 TTFT_MS = {COLD: 100.0, DEVICE: 10.0, HOST: 20.0, DISK: 40.0}

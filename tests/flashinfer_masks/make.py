@@ -3,12 +3,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from hypothesis import strategies as st
 
-from flashinfer_masks import Step, Structure, causal_mask, dense_mask
+from flashinfer_masks import PackedMasks, Step, Structure, causal_mask, dense_mask
 from flashinfer_masks.batches import PlainStep
+from flashinfer_masks.ragged import make_indptr
 from flashinfer_masks.reference import Plan, attend, count_pairs, run_plan
+
+
+def pack_masks(masks: Sequence[np.ndarray]) -> PackedMasks:
+    """Packs one bool array (queries, keys) per request, any of them empty, as numpy packs bits."""
+    sizes = np.array([mask.size for mask in masks], np.int64)
+    mask_indptr = make_indptr((sizes + 7) // 8, "bytes of packed mask")
+    packed = [np.packbits(mask, bitorder="little") for mask in masks]
+    bits = np.concatenate(packed) if packed else np.empty(0, np.uint8)
+    return PackedMasks(bits, mask_indptr)
 
 
 def make_structure(system_len: int, segments: list[tuple[int, int]], task_len: int) -> Structure:

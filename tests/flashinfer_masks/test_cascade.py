@@ -12,12 +12,11 @@ from flashinfer_masks import (
     PlanTooLargeError,
     Step,
     cascade_runs,
-    pack_masks,
     pack_runs,
     plan_cascade,
     ragged,
 )
-from tests.flashinfer_masks.make import make_step, make_structure, steps
+from tests.flashinfer_masks.make import make_step, make_structure, pack_masks, steps
 
 
 def requests(batch: Batch) -> list[tuple[list[int], list[int]]]:
@@ -61,15 +60,6 @@ def test_a_tree_with_a_mask_needs_it_and_has_no_useless_key(step: Step) -> None:
         assert mask.any(axis=1).all()
 
 
-@settings(max_examples=200, deadline=None)
-@given(step=steps())
-def test_flat_mask_is_the_masks_row_by_row(step: Step) -> None:
-    plan = plan_cascade(step)
-    flat = plan.flat_mask()
-    assert flat.dtype == bool
-    assert flat.tolist() == [bit for mask in plan.masks() for bit in mask.ravel().tolist()]
-
-
 @settings(max_examples=300, deadline=None)
 @given(step=steps())
 def test_runs_are_packed_as_the_masks_are(step: Step) -> None:
@@ -107,7 +97,7 @@ def test_a_tree_with_one_missed_chain_needs_no_mask() -> None:
     structure = make_structure(1, [(-1, 2), (0, 2), (0, 3)], task_len=1)
     plan = plan_cascade(make_step(structure, [4, 3, 2, 1, 0], 0, 3))
     assert plan.masked.num_requests == 0
-    assert plan.flat_mask().shape == (0,)
+    assert plan.masks() == []
     assert requests(plan.causal) == [([0, 1, 2], [3, 2, 5, 6, 7])]
 
 
@@ -117,7 +107,7 @@ def test_more_mask_bits_than_int32_counts_are_refused() -> None:
     plan = plan_cascade(make_step(structure, [], 0, 50_000))
     assert len(plan.key_starts) == 50_000
     with pytest.raises(PlanTooLargeError, match="2500000000 mask bits"):
-        plan.flat_mask()
+        plan.masks()
 
 
 def test_more_kv_rows_than_int32_counts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle itself, against masks written down by hand."""
+"""The oracle itself, against masks written down by hand and one written another way."""
 
 from __future__ import annotations
 
 import dataclasses
 
 import numpy as np
+from hypothesis import given, settings
 
 from flashinfer_masks import Step, dense_mask
-from tests.flashinfer_masks.make import make_step, make_structure
+from tests.flashinfer_masks.make import make_step, make_structure, steps
 
 
 def picture(mask: np.ndarray) -> list[str]:
@@ -49,9 +50,51 @@ def test_mask_of_generated_rows_is_causal() -> None:
 def test_oracle_ignores_what_the_structure_derives() -> None:
     structure = make_structure(1, [(-1, 2), (0, 1), (0, 1)], task_len=1)
     zeros = np.zeros(structure.num_tokens, np.int64)
-    broken = dataclasses.replace(
-        structure, ends=zeros, starts=zeros, subtree_stops=zeros, node_depths=zeros
-    )
+    broken = dataclasses.replace(structure, starts=zeros, subtree_stops=zeros, node_depths=zeros)
+    # `Step` checks that parents have rows, by what is derived.
+    vars(broken).update(ends=zeros, parent_tokens=structure.parent_tokens)
     step = make_step(structure, [0], 0, 5)
     broken_step = Step(broken, step.order, 1, 5)
     np.testing.assert_array_equal(dense_mask(step), dense_mask(broken_step))
+
+
+def mask_by_pairs(step: Step) -> np.ndarray:
+    """As `dense_mask`, pair by pair through a matrix of ancestors."""
+    structure = step.structure
+    lens, parents = structure.lens.tolist(), structure.parents.tolist()
+    num_segments = len(lens)
+
+    # An ancestor matrix over segments: a child has its parent's ancestors, and itself.
+    is_ancestor = np.eye(num_segments, dtype=bool)
+    for segment, parent in enumerate(parents):
+        if parent >= 0:
+            is_ancestor[segment] |= is_ancestor[parent]
+
+    segment_of: list[int] = []
+    for segment, num_tokens in enumerate(lens):
+        segment_of += [segment] * num_tokens
+    context_start = structure.system_len
+    task_start = context_start + len(segment_of)
+
+    prompt = np.asarray(step.order).tolist()
+    generated = range(len(prompt), step.num_prefix + step.num_new)
+    index_of_row = [*prompt, *generated][: step.num_prefix + step.num_new]
+
+    mask = np.zeros((step.num_new, len(index_of_row)), bool)
+    for query, i in enumerate(index_of_row[step.num_prefix :]):
+        for row, j in enumerate(index_of_row):
+            if j > i:
+                continue
+            if i >= task_start or j < context_start:
+                mask[query, row] = True  # the task sees all, and all see the system
+            else:
+                above = segment_of[j - context_start]
+                below = segment_of[i - context_start]
+                mask[query, row] = is_ancestor[below, above]
+    return mask
+
+
+@settings(max_examples=100, deadline=None)
+@given(step=steps())
+def test_the_oracle_equals_one_written_another_way(step: Step) -> None:
+    np.testing.assert_array_equal(dense_mask(step), mask_by_pairs(step))

@@ -14,11 +14,10 @@ from flashinfer_masks import (
     PlanTooLargeError,
     Runs,
     Step,
-    pack_masks,
     pack_runs,
     plan_cascade,
 )
-from tests.flashinfer_masks.make import steps
+from tests.flashinfer_masks.make import pack_masks, steps
 
 sizes = st.integers(0, 9)
 masks_strategy = st.lists(npst.arrays(bool, st.tuples(sizes, sizes)))

@@ -26,7 +26,7 @@ _ARGUMENTS: dict[str, Any] = {
     "grammar_backend": "none",
     "dtype": "float32",
     "disable_cuda_graph": True,
-    "mem_fraction_static": 0.3,
+    "mem_fraction_static": 0.9,
     "max_total_tokens": 8192,
     "max_running_requests": 16,
     "page_size": 1,

@@ -8,16 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
 
 from depcache.serving.process import find_free_port
 from tests.helpers.ends import SLOWEST_S
-
-STOP_S = 120.0  # for its tiers to close; then it is killed
+from tests.helpers.forked import fork_server
 
 _FLAGS = [
     *("--device", "cpu"),
@@ -25,7 +24,7 @@ _FLAGS = [
     *("--sampling-backend", "pytorch"),
     *("--grammar-backend", "none"),
     *("--dtype", "float32"),
-    *("--mem-fraction-static", "0.3"),
+    *("--mem-fraction-static", "0.9"),
     *("--max-total-tokens", "8192"),
     *("--host", "127.0.0.1"),
     *("--log-level", "warning"),
@@ -48,10 +47,10 @@ def start_server(
     environment  variables for this server on top of the strict checks
     """
     port = find_free_port()
-    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
-    command += [*_FLAGS, "--port", str(port), "--radix-cache-backend", "depcache", *flags]
+    arguments = ["--model-path", str(model), *_FLAGS, "--port", str(port)]
+    arguments += ["--radix-cache-backend", "depcache", *flags]
     # SGLang looks for a port for its processes long before they listen on it, and others take it.
-    command += ["--nccl-port", str(find_free_port())]
+    arguments += ["--nccl-port", str(find_free_port())]
     variables = {
         **os.environ,
         "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
@@ -61,42 +60,60 @@ def start_server(
         "SGLANG_TIMEOUT_KEEP_ALIVE": str(int(SLOWEST_S)),
         **(environment or {}),
     }
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, env=variables, stdout=output, stderr=output, start_new_session=True
-        )
-        try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=SLOWEST_S) as client:
-                _wait_until_ready(process, client, log)
-                yield client
-        finally:
-            _stop(process)
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], client: httpx.Client, log: Path) -> None:
-    deadline = time.monotonic() + SLOWEST_S
-    while True:
-        try:
-            if client.get("/health").status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        if process.poll() is not None or time.monotonic() > deadline:
-            tail = log.read_text(errors="replace")[-3000:]
-            raise AssertionError(f"the server did not start (exit {process.poll()}):\n{tail}")
-        time.sleep(0.3)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the server and the scheduler and detokenizer that it started."""
+    log.write_bytes(b"")
+    process = fork_server(arguments, variables, log)
     try:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(STOP_S)
-    except subprocess.TimeoutExpired:
-        pass
+        with _ready(port, lambda: process.exitcode, log) as client:
+            yield client
     finally:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        process.wait()
+        _end(process.pid, process.join)
+
+
+@contextmanager
+def start_serve(model: Path | str, *flags: str, log: Path) -> Iterator[str]:
+    """Run a server as `depcache serve MODEL` does; gives its address.
+
+    flags, log  as of `start_server`
+    """
+    port = find_free_port()
+    command = [sys.executable, "-m", "depcache.cli.main", "serve", str(model)]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--max-total-tokens", "16384"]
+    command += ["--skip-server-warmup", "--log-level", "warning", *flags]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+    try:
+        with _ready(port, process.poll, log):
+            yield f"http://127.0.0.1:{port}"
+    finally:
+        _end(process.pid, process.wait)
+
+
+@contextmanager
+def _ready(port: int, exit_code: Callable[[], int | None], log: Path) -> Iterator[httpx.Client]:
+    """A client of the server on `port`, as soon as it answers."""
+    deadline = time.monotonic() + SLOWEST_S
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=SLOWEST_S) as client:
+        while not _is_ready(client):
+            if exit_code() is not None or time.monotonic() > deadline:
+                tail = log.read_text(errors="replace")[-3000:]
+                raise AssertionError(f"the server did not start (exit {exit_code()}):\n{tail}")
+            time.sleep(0.1)
+        yield client
+
+
+def _is_ready(client: httpx.Client) -> bool:
+    try:
+        return client.get("/health").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _end(group: int | None, wait: Callable[[], object]) -> None:
+    """Kill the server and all processes that it started.
+
+    SIGTERM would end the scheduler as suddenly, and the rest five seconds later.
+    """
+    assert group is not None
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+    wait()

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from depcache.prompt.nodes import DepPrompt
+from depcache.prompt.dep_prompt import DepPrompt
 from tests.helpers.server import start_server
 
 ADMIN_KEY = "the-admin-key"

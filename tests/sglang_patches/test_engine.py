@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from depcache.errors import PromptError, ServerError
-from depcache.prompt.nodes import DepPrompt
+from depcache.prompt.dep_prompt import DepPrompt
 
 pytestmark = pytest.mark.sglang
 

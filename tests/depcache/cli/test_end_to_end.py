@@ -13,12 +13,11 @@ import pytest
 
 from depcache.client import Client, graph_context, httpx_client
 from depcache.errors import PromptError
-from depcache.prompt.nodes import DepPrompt
+from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.render import render
-from depcache.serving.launch import Launch
-from depcache.serving.process import ServerProcess, find_free_port
 from depcache.serving.random_model import ensure_model, is_trained
 from tests.helpers.ends import SLOWEST_S
+from tests.helpers.server import start_serve
 
 pytestmark = pytest.mark.sglang
 
@@ -36,13 +35,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def url(model, tmp_path_factory):
-    port = find_free_port()
-    argv = [sys.executable, "-m", "depcache.cli.main", "serve", str(model), "--port", str(port)]
-    argv += ["--host", "127.0.0.1", "--max-total-tokens", "16384", "--skip-server-warmup"]
-    launch = Launch([*argv, "--log-level", "warning"])
-    url, log = f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("server") / "log"
-    with ServerProcess(launch, url, log) as server:
-        server.wait_until_ready(timeout_s=SLOWEST_S)
+    with start_serve(model, log=tmp_path_factory.mktemp("server") / "log") as url:
         yield url
 
 

@@ -50,6 +50,7 @@ def test_the_block_blocks():
     [
         "depcache",
         "depcache.prompt.render",
+        "depcache.prompt.dep_prompt",
         "depcache.prompt.nodes",
         "depcache.client",
         "depcache.cli.main",

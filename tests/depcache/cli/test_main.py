@@ -93,7 +93,8 @@ def test_an_interrupted_command_ends_quietly(call, monkeypatch):
 # serve
 
 
-def test_serve_passes_unknown_flags_on_and_ours_as_variables(call):
+def test_serve_passes_unknown_flags_on_and_ours_as_variables(call, monkeypatch):
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
     code, out, _ = call(
         "serve", "m", "-tp", 2, "--port", 1, "--attention-plan", "cascade", "--cpu-threads", 2,
         "--cpu-attention", "stock", "--depcache-config", "f.yaml", "--dry-run", "--json",
@@ -109,7 +110,15 @@ def test_serve_passes_unknown_flags_on_and_ours_as_variables(call):
         "DEPCACHE_CPU_THREADS": "2",
         "DEPCACHE_EXPERIMENTAL": "True",
         "DEPCACHE_CONFIG": "f.yaml",
+        "MALLOC_ARENA_MAX": "2",
     }
+
+
+def test_the_operators_number_of_arenas_stands(call, monkeypatch):
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "8")
+    code, out, _ = call("serve", "m", "--dry-run", "--json")
+    assert code == 0
+    assert "MALLOC_ARENA_MAX" not in json.loads(out)["env"]
 
 
 def test_serve_dry_run_prints_a_line_for_a_shell(call):

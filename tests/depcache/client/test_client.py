@@ -8,7 +8,7 @@ import pytest
 
 from depcache.client import Client, Report, Usage
 from depcache.errors import PromptError, ServerError
-from depcache.prompt.nodes import DepPrompt
+from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.render import render
 from tests.depcache.client.fake_server import REPORT, FakeServer, chat_chunks, sse
 

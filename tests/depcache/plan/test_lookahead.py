@@ -9,6 +9,7 @@ from depcache.cache import KVTree, make_policy
 from depcache.cache.invariants import check_tree
 from depcache.plan import Lookahead, SegmentTable, plan_request
 from depcache.prompt.forest import Forest
+from tests.helpers.insertion import cache_context
 
 
 def make_table(system: list[int], *trees: list[int]) -> SegmentTable:
@@ -23,22 +24,6 @@ def make_table(system: list[int], *trees: list[int]) -> SegmentTable:
 def wanted_by(tree: KVTree, waiter: object) -> int:
     """Tokens that `waiter` is written on."""
     return sum(node.num_tokens for node in tree.nodes() if node.waiters and waiter in node.waiters)
-
-
-def compute(tree: KVTree, table: SegmentTable, first_slot: int = 0) -> None:
-    """What a server does with the missed segments of a request."""
-    plan = plan_request(tree, tree.root("ns"), table)
-    ends = list(plan.ends)
-    for segment, parent in enumerate(table.parents):
-        start = table.starts[segment] + plan.matched[segment]
-        stop = table.stops[segment]
-        if start == stop:
-            continue
-        above = ends[segment] or (tree.root("ns") if parent < 0 else ends[parent])
-        assert above is not None
-        slots = first_slot + np.arange(start, stop)
-        key = table.key[4 * start : 4 * stop]
-        ends[segment] = tree.insert(above, key, slots, table.placed[segment]).node
 
 
 def test_a_waiting_request_wants_all_of_its_system_and_context() -> None:
@@ -56,7 +41,7 @@ def test_a_wanted_node_is_no_hit_before_its_kv_is_computed() -> None:
     table = make_table([1, 2], [5, 6, 7])
     Lookahead(tree).enter("a", "ns", table)
     assert plan_request(tree, tree.root("ns"), table).num_hits == 0
-    compute(tree, table)
+    cache_context(tree, "ns", table)
     assert plan_request(tree, tree.root("ns"), table).num_missed == 0
     assert wanted_by(tree, "a") == 5
     check_tree(tree)
@@ -92,7 +77,7 @@ def test_what_is_cached_stays_when_its_waiters_leave() -> None:
     lookahead = Lookahead(tree)
     table = make_table([1, 2], [5, 6, 7])
     lookahead.enter("a", "ns", table)
-    compute(tree, table)
+    cache_context(tree, "ns", table)
     lookahead.leave("a")
     assert tree.num_tokens == 5
     assert all(node.waiters is None for node in tree.nodes())
@@ -103,7 +88,7 @@ def test_an_evicted_node_that_is_wanted_is_known_until_nobody_wants_it() -> None
     tree = KVTree(make_policy("lacr"))
     lookahead = Lookahead(tree)
     table = make_table([], [5, 6, 7])
-    compute(tree, table)
+    cache_context(tree, "ns", table)
     tree.lock(list(tree.nodes()))
     tree.unlock(list(tree.nodes()))
     lookahead.enter("a", "ns", table)

@@ -16,6 +16,7 @@ from depcache.cache.invariants import check_tree
 from depcache.plan import RequestPlan, SegmentTable, plan_request
 from depcache.prompt.forest import Forest
 from depcache.prompt.layout import read_layout
+from tests.helpers.insertion import cache_context
 from tests.helpers.prompts import TreePrompt
 from tests.helpers.strategies import prompts
 
@@ -45,25 +46,13 @@ class ServedPrompts:
         )
 
     def serve(self, prompt: TreePrompt) -> None:
-        """Cache the prompt's missed tokens, run by run, as the engine does."""
-        table = make_table(prompt)
-        plan = self.plan(prompt)
-        ends = list(plan.ends)
-        for segment, parent in enumerate(table.parents):
-            above = ends[parent] if parent >= 0 else self.tree.root(None)
-            node = ends[segment] or above
-            assert node is not None
-            start, stop = table.starts[segment] + plan.matched[segment], table.stops[segment]
-            slots = np.arange(self.num_slots, self.num_slots + stop - start)
-            self.num_slots += stop - start
-            home = table.placed[segment] + plan.matched[segment]
-            ends[segment] = self.tree.insert(
-                node, table.key[4 * start : 4 * stop], slots, home
-            ).node
-            for index, slot in zip(range(start, stop), slots.tolist(), strict=True):
-                key = prompt.keys[index]
-                assert key is not None
-                self.cached[key] = (slot, prompt.positions[index])
+        """Cache the prompt's missed tokens, as the engine does."""
+        plan = cache_context(self.tree, None, make_table(prompt), first_slot=self.num_slots)
+        for slot, index in enumerate(plan.order[plan.num_hits : plan.num_context], self.num_slots):
+            key = prompt.keys[index]
+            assert key is not None
+            self.cached[key] = (slot, prompt.positions[index])
+        self.num_slots += plan.num_missed
 
     def evict(self, num_tokens: int) -> None:
         gone = {slot for slots in self.tree.evict(num_tokens) for slot in slots.tolist()}

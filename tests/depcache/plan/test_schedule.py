@@ -16,6 +16,7 @@ from depcache.plan import SegmentTable, plan_request
 from depcache.plan.schedule import SCHEDULERS, make_scheduler
 from depcache.prompt.forest import Forest
 from tests.depcache.plan.test_segments import make_table
+from tests.helpers.insertion import cache_context
 from tests.helpers.prompts import TreePrompt
 from tests.helpers.strategies import prompts
 
@@ -31,22 +32,6 @@ def table_of(*entities: int, size: int = 10) -> SegmentTable:
     return SegmentTable.make(np.array(tokens, np.int64), forest, "tree")
 
 
-def serve(tree: KVTree, table: SegmentTable) -> list[int]:
-    """Cache all of a prompt; what matched before, by segment."""
-    root = tree.root(NAMESPACE)
-    plan = plan_request(tree, root, table)
-    ends = list(plan.ends)
-    for segment, (start, stop) in enumerate(zip(table.starts, table.stops, strict=True)):
-        start += plan.matched[segment]
-        if start < stop:
-            parent = table.parents[segment]
-            above = ends[segment] or (root if parent < 0 else ends[parent])
-            assert above is not None
-            slots = np.arange(stop - start)
-            ends[segment] = tree.insert(above, table.key[4 * start : 4 * stop], slots, 0).node
-    return plan.matched
-
-
 def run_all(name: str, tables: Sequence[SegmentTable], max_passed: int = 64) -> list[int]:
     """All of them wait from the start; the order in which they run."""
     tree = KVTree()
@@ -57,7 +42,7 @@ def run_all(name: str, tables: Sequence[SegmentTable], max_passed: int = 64) -> 
     while len(scheduler):
         number = scheduler.order()[0]
         assert isinstance(number, int)
-        scheduler.start(number, serve(tree, tables[number]))
+        scheduler.start(number, cache_context(tree, NAMESPACE, tables[number]).matched)
         scheduler.finish(number)
         order.append(number)
     return order
@@ -124,7 +109,7 @@ def test_nobody_is_passed_over_more_often_than_allowed(
             waiting.remove(number)
             for other in waiting:
                 passed[other] += other < number
-            scheduler.start(number, serve(tree, tables[number]))
+            scheduler.start(number, cache_context(tree, NAMESPACE, tables[number]).matched)
             scheduler.finish(number)
     assert max(passed.values(), default=0) <= max_passed
 
@@ -157,7 +142,7 @@ def test_the_front_is_what_counting_everything_would_take(
         for number in tables:
             passed[number] += number < best
         assert scheduler.order()[0] == best
-        matched = serve(tree, tables.pop(best))
+        matched = cache_context(tree, NAMESPACE, tables.pop(best)).matched
         scheduler.start(best, matched if tells else None)
         scheduler.finish(best)
         tree.evict(evicted.pop(0))

@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from depcache.errors import PromptError
+from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.layout import LAYOUTS, token_positions
-from depcache.prompt.nodes import DepPrompt, LinearNode, TreeNode
+from depcache.prompt.nodes import LinearNode, TreeNode
 from depcache.prompt.paths import read_paths
 from depcache.prompt.template import get_template
 from depcache.prompt.tokenization import PromptTokenizer
-from depcache.prompt.visibility import dense_mask
+from flashinfer_masks import visible_ref
 from tests.depcache.prompt.make import (
     byte_tokenizer,
     make_bpe,
@@ -121,7 +122,7 @@ def test_the_wire_brings_the_same_prompt_back(paths, layout):
 
 def test_mask_and_positions_are_those_of_the_forest():
     prompt = DepPrompt.from_paths(PATHS, tokenizer=make_bpe(), task=TASK, layout="staggered")
-    assert np.array_equal(prompt.compute_attention_mask(), dense_mask(prompt.forest))
+    assert np.array_equal(prompt.compute_attention_mask(), visible_ref(prompt.forest.structure))
     assert np.array_equal(prompt.positions, token_positions(prompt.forest, "staggered"))
 
 

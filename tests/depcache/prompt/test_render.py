@@ -7,7 +7,7 @@ import networkx as nx
 import pytest
 
 from depcache.errors import PromptError
-from depcache.prompt.nodes import DepPrompt
+from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.render import DEFAULT_SYSTEM, render
 from depcache.prompt.template import Template
 from depcache.prompt.wire import WireText, parse_wire, split_text

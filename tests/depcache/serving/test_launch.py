@@ -50,6 +50,11 @@ def test_a_model_alone_gets_every_default_of_a_cpu():
     }
 
 
+def test_other_programs_memory_stops_no_server_whose_tokens_are_counted_out():
+    found = options(make_launch(["--max-total-tokens", "8192"], model="m"))
+    assert found["--mem-fraction-static"] == "0.9"
+
+
 def test_with_a_gpu_nothing_is_said_about_the_device():
     found = options(make_launch([], model="m", has_gpu=True))
     assert "--device" not in found

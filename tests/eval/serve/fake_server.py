@@ -8,78 +8,13 @@ between pieces (`gap_s`), the pieces, the usage, and how it goes wrong (`fault`)
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
 from typing import Any
 
 from tests.helpers.ends import SLOWEST_S
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Any
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.bodies.append(body)
-        is_chat = self.path.endswith("/chat/completions")
-        text = body["messages"][-1]["content"] if is_chat else body["prompt"]
-        told = json.loads(text.splitlines()[0])
-        fault = told.get("fault")
-        if fault == "refused":
-            self._send(json.dumps({"error": {"message": "no"}}).encode(), 400)
-            return
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        with self.server.arrived:
-            together = told.get("together", 0)
-            self.server.arrived.notify_all()
-            self.server.arrived.wait_for(lambda: len(self.server.bodies) >= together, SLOWEST_S)
-        time.sleep(told.get("first_s", 0.0))
-        pieces = told.get("pieces", ["a", "b"])
-        for i, piece in enumerate(pieces):
-            if i:
-                time.sleep(told.get("gap_s", 0.0))
-            if fault == "dropped" and i == 1:
-                self.connection.shutdown(socket.SHUT_RDWR)
-                return
-            self._event(is_chat, [self._choice(is_chat, piece, None)])
-        if fault != "unfinished":
-            self._event(is_chat, [self._choice(is_chat, "", "stop")], told.get("metadata"))
-        if fault != "no usage":
-            self._event(is_chat, [], usage=told.get("usage", _usage(10, len(pieces), 0)))
-        self._chunk(b"data: [DONE]\n\n")
-        self._chunk(b"")
-
-    def log_message(self, *args: Any) -> None:
-        pass
-
-    def _choice(self, is_chat: bool, text: str, reason: str | None) -> dict[str, Any]:
-        said = {"delta": {"content": text}} if is_chat else {"text": text}
-        return {"index": 0, "finish_reason": reason, **said}
-
-    def _event(self, is_chat: bool, choices: list[Any], metadata: Any = None, **more: Any) -> None:
-        kind = "chat.completion.chunk" if is_chat else "text_completion"
-        event = {"id": "1", "object": kind, "created": 0, "model": "m", "choices": choices, **more}
-        if metadata:
-            event["metadata"] = metadata
-        self._chunk(f"data: {json.dumps(event)}\n\n".encode())
-
-    def _chunk(self, data: bytes) -> None:
-        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-        self.wfile.flush()
-
-    def _send(self, data: bytes, status: int) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+from tests.helpers.fake_http import Exchange, start_fake_http
 
 
 def _usage(prompt: int, completion: int, cached: int) -> dict[str, Any]:
@@ -97,16 +32,52 @@ def say(prompt: int = 10, cached: int = 0, **told: Any) -> str:
     return json.dumps({"usage": _usage(prompt, len(pieces), cached), **told})
 
 
-@contextmanager
-def fake_server() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Its URL, and the bodies of the requests it got."""
-    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.bodies = []
-    server.arrived = threading.Condition()
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", server.bodies
-    finally:
-        server.shutdown()
-        server.server_close()
+def fake_server() -> AbstractContextManager[tuple[str, list[dict[str, Any]]]]:
+    """Gives its URL, and the bodies of the requests it got."""
+    arrived = threading.Condition()
+
+    def answer(exchange: Exchange) -> None:
+        is_chat = exchange.path.endswith("/chat/completions")
+        body = exchange.body
+        told = json.loads(
+            (body["messages"][-1]["content"] if is_chat else body["prompt"]).splitlines()[0]
+        )
+        if told.get("fault") == "refused":
+            exchange.send_json(400, {"error": {"message": "no"}})
+            return
+        with exchange.events() as send:
+            with arrived:
+                arrived.notify_all()
+                arrived.wait_for(lambda: len(exchange.bodies) >= told.get("together", 0), SLOWEST_S)
+            for event in _events(told, is_chat):
+                send(event)
+
+    return start_fake_http(answer)
+
+
+def _events(told: dict[str, Any], is_chat: bool) -> Any:
+    """The documents of the stream, each when its time has come."""
+    fault = told.get("fault")
+    time.sleep(told.get("first_s", 0.0))
+    pieces = told.get("pieces", ["a", "b"])
+    for i, piece in enumerate(pieces):
+        if i:
+            time.sleep(told.get("gap_s", 0.0))
+        if fault == "dropped" and i == 1:
+            raise ConnectionError("told to")
+        yield _event(is_chat, [_choice(is_chat, piece, None)])
+    if fault != "unfinished":
+        more = {"metadata": told["metadata"]} if told.get("metadata") else {}
+        yield _event(is_chat, [_choice(is_chat, "", "stop")], **more)
+    if fault != "no usage":
+        yield _event(is_chat, [], usage=told.get("usage", _usage(10, len(pieces), 0)))
+
+
+def _choice(is_chat: bool, text: str, reason: str | None) -> dict[str, Any]:
+    said = {"delta": {"content": text}} if is_chat else {"text": text}
+    return {"index": 0, "finish_reason": reason, **said}
+
+
+def _event(is_chat: bool, choices: list[Any], **more: Any) -> dict[str, Any]:
+    kind = "chat.completion.chunk" if is_chat else "text_completion"
+    return {"id": "1", "object": kind, "created": 0, "model": "m", "choices": choices, **more}

@@ -7,16 +7,14 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from depcache.client.client import DEFAULT_URL, Client
-from depcache.serving.launch import Launch
-from depcache.serving.process import ServerProcess, find_free_port
 from eval.__main__ import main
 from tests.helpers.ends import SLOWEST_S
+from tests.helpers.server import start_serve
 
 pytestmark = pytest.mark.sglang
 
@@ -32,16 +30,11 @@ def test_the_printed_command_replays_an_export_without_a_network(
     assert main([*arguments, *COUNTS, "--max-tokens", "4", "--export", str(folder)]) == 0
     commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
 
-    port = find_free_port()
-    argv = [sys.executable, "-m", "depcache.cli.main", "serve", "depcache-tiny"]
-    argv += ["--port", str(port), "--host", "127.0.0.1", "--max-total-tokens", "16384"]
-    launch = Launch([*argv, "--skip-server-warmup", "--log-level", "warning"])
-    url = f"http://127.0.0.1:{port}"
     # Whoever looks for a proxy or a hub finds a closed port.
     closed = {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
     offline = {**os.environ, **closed, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
-    with ServerProcess(launch, url, tmp_path / "log") as server, Client(url) as client:
-        server.wait_until_ready(timeout_s=SLOWEST_S)
+    server = start_serve("depcache-tiny", log=tmp_path / "log")
+    with server as url, Client(url) as client:
         for command in commands:
             result = tmp_path / "result.jsonl"
             command = [url if word == DEFAULT_URL else word for word in command]

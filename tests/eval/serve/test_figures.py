@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from depcache.prompt.paths import Path as GraphPath
-from eval.graphs import hold
 from eval.serve.figures import make_ratio_ranges, make_ratios, make_rows, over_time
 from eval.serve.measure import LOAD, PRECOMPUTED, STREAM, WARM, Measured, Run, split
 from eval.serve.plots import draw_distribution, draw_time_line, plot_run
@@ -16,6 +15,7 @@ from eval.serve.records import Record, summarize
 from eval.serve.report import to_html, to_markdown
 from eval.serve.systems import get_system
 from eval.serve.workloads import Request, Spec, Workload
+from eval.workloads.graphs import hold
 
 PATHS: tuple[GraphPath, ...] = (("a", "r", "b"),)
 

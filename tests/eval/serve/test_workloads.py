@@ -15,8 +15,9 @@ import pytest
 from eval.serve.arrivals import poisson, read_trace
 from eval.serve.export import export
 from eval.serve.systems import KNOWN, Writer, get_system, make_server
-from eval.serve.workloads import Graphs, Spec, Workload, entities_of, fit, make
+from eval.serve.workloads import Spec, Workload, entities_of, fit, make
 from eval.sets import SetError
+from eval.workloads.graphs import Graphs
 
 pytestmark = pytest.mark.sglang  # transformers comes with the server
 
@@ -108,10 +109,9 @@ def test_pairs_are_those_of_the_mask(workload: Workload, writer: Writer) -> None
     sizes = writer.sizes(request)
     n = sizes.merged_tokens
     assert sizes.merged_pairs == n * (n + 1) // 2
-    from depcache.prompt.visibility import visible_ends
 
     forest = writer.merge(request).forest
-    ends = visible_ends(forest)
+    ends = forest.structure.ends
     index = np.arange(n)
     sees = (index[None] <= index[:, None]) & (
         (index[:, None] < ends[None]) | (index[:, None] >= forest.task_start)

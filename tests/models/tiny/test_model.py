@@ -15,7 +15,7 @@ from depcache.demo.sample import load_questions, load_triples
 from depcache.graph.retrieval import Retriever
 from depcache.prompt.layout import LAYOUTS
 from depcache.serving.tiny import TINY_NAME, resolve_model
-from eval.graphs import hold
+from eval.workloads.graphs import hold
 from models.tiny.stages import KEPT, RECIPE, SELF_ATTENTION, TINY, kept_folder
 from tests.helpers.server import start_server
 

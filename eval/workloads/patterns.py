@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Synthetic requests over the entities of a graph: Uniform, Zipfian or Temporal.
+"""Whom synthetic requests ask about: Uniform, Zipfian or Temporal.
 
 The DepCache paper (section 6.1) draws 10 entities for each query, with up to 30 two-hop paths
 each, by three patterns: Uniform, the baseline; Zipfian, a few entities dominate; Temporal,
@@ -11,29 +11,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import Any
 
 NUM_ENTITIES = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What one query asks about; `paths` is empty until `with_paths` has found them."""
-
-    entities: tuple[str, ...]
-    paths: tuple[tuple[str, ...], ...] = ()
+Entities = tuple[str, ...]
+"""What one request asks about, each once."""
 
 
 def make_uniform(
     entities: Sequence[str], *, num_entities: int = NUM_ENTITIES, seed: int = 0
-) -> Iterator[Request]:
+) -> Iterator[Entities]:
     """Endless requests; every entity is equally likely, none twice in one request."""
     pool = _check(entities, num_entities)
     rng = random.Random(seed)
     while True:
-        yield Request(tuple(rng.sample(pool, num_entities)))
+        yield tuple(rng.sample(pool, num_entities))
 
 
 def make_zipfian(
@@ -42,7 +37,7 @@ def make_zipfian(
     skew: float = 1.0,
     num_entities: int = NUM_ENTITIES,
     seed: int = 0,
-) -> Iterator[Request]:
+) -> Iterator[Entities]:
     """Endless requests; the entity of rank k is drawn with weight 1 / k**skew.
 
     skew  at least 0, which is uniform. Ranks are dealt out at random, by the seed
@@ -58,7 +53,7 @@ def make_zipfian(
         return rng.choices(pool, cum_weights=weights)[0]
 
     while True:
-        yield Request(_draw_distinct(draw, num_entities, pool, rng))
+        yield _draw_distinct(draw, num_entities, pool, rng)
 
 
 def make_temporal(
@@ -69,7 +64,7 @@ def make_temporal(
     reuse: float = 0.7,
     num_entities: int = NUM_ENTITIES,
     seed: int = 0,
-) -> Iterator[Request]:
+) -> Iterator[Entities]:
     """Endless requests of users who talk at the same time, each about what was just talked of.
 
     num_sessions  sessions that are open at once; every request belongs to a random one
@@ -99,12 +94,12 @@ def make_temporal(
 
         chosen = _draw_distinct(draw, num_entities, pool, rng)
         sessions[number] = [name for name in recent if name not in chosen] + list(chosen)
-        yield Request(chosen)
+        yield chosen
         if rng.random() < 1 / session_len:
             sessions[number] = []
 
 
-KINDS: dict[str, Callable[..., Iterator[Request]]] = {
+KINDS: dict[str, Callable[..., Iterator[Entities]]] = {
     "uniform": make_uniform,
     "zipfian": make_zipfian,
     "temporal": make_temporal,
@@ -113,28 +108,11 @@ KINDS: dict[str, Callable[..., Iterator[Request]]] = {
 
 def make_workload(
     kind: str, entities: Sequence[str], num_requests: int, **options: Any
-) -> list[Request]:
+) -> list[Entities]:
     """`num_requests` of a kind; the same arguments give the same requests."""
     if kind not in KINDS:
         raise ValueError(f"{kind!r} is no workload: use {', '.join(KINDS)}")
     return list(islice(KINDS[kind](entities, **options), num_requests))
-
-
-def with_paths(
-    requests: Sequence[Request], retriever: Any, *, num_hops: int = 2, num_paths: int = 30
-) -> list[Request]:
-    """The requests with up to `num_paths` paths of each entity.
-
-    retriever  a `depcache.graph.retrieval.Retriever`; with the pruner "none" an entity has
-               the same paths in every request, as in the paper
-    """
-    filled: list[Request] = []
-    for request in requests:
-        found = retriever.retrieve(
-            "", entities=request.entities, num_hops=num_hops, num_paths=num_paths
-        )
-        filled.append(Request(request.entities, tuple(found.paths)))
-    return filled
 
 
 def _check(entities: Sequence[str], num_entities: int) -> list[str]:

@@ -9,13 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
+from depcache.demo.sample import load_questions
 from eval.sets import DataSet, Question, SetError
 
 NUM_ASKED = 500
 _HELD_OUT_KINDS = ("dev", "test")
 
 
-def asked_of(data: DataSet, number: int = NUM_ASKED) -> list[Question]:
+def texts_and_answers(
+    data: DataSet | None, number: int | None
+) -> list[tuple[str, tuple[str, ...]]]:
+    """Returns what `asked_of` says of a set, or the demo's questions where there is no set.
+
+    number  how many at most; None for all
+    """
+    if data is None:
+        return [(each.text, each.answers) for each in load_questions()[:number]]
+    return [(each.text, each.answers) for each in asked_of(data, number)]
+
+
+def asked_of(data: DataSet, number: int | None = NUM_ASKED) -> list[Question]:
     """The questions that are asked, in a fixed order: of those held out by the set, or of all."""
     held_out = [q for q in data.questions if q.split in _HELD_OUT_KINDS]
     return sorted(held_out or data.questions, key=_order)[:number]

@@ -7,24 +7,24 @@ from collections import Counter
 
 import pytest
 
-from eval.workload import KINDS, Request, make_workload, with_paths
+from eval.workloads.patterns import KINDS, Entities, make_workload
 
 ENTITIES = [f"e{i}" for i in range(1000)]
 
 
-def top_share(requests: list[Request], share: float = 0.2) -> float:
-    counts = Counter(name for request in requests for name in request.entities)
+def top_share(requests: list[Entities], share: float = 0.2) -> float:
+    counts = Counter(name for request in requests for name in request)
     top = sum(count for _, count in counts.most_common(int(len(ENTITIES) * share)))
     return top / sum(counts.values())
 
 
-def reuse_share(requests: list[Request], window: int = 20) -> float:
+def reuse_share(requests: list[Entities], window: int = 20) -> float:
     """Share of entities that one of the last `window` requests had, too."""
     found = total = 0
     for number, request in enumerate(requests):
-        recent = {n for r in requests[max(0, number - window) : number] for n in r.entities}
-        found += len(recent.intersection(request.entities))
-        total += len(request.entities)
+        recent = {n for r in requests[max(0, number - window) : number] for n in r}
+        found += len(recent.intersection(request))
+        total += len(request)
     return found / total
 
 
@@ -33,8 +33,8 @@ def test_requests_are_of_distinct_entities_and_repeat_by_the_seed(kind: str) -> 
     requests = make_workload(kind, ENTITIES, 200, seed=3)
     assert len(requests) == 200
     for request in requests:
-        assert len(set(request.entities)) == 10
-        assert set(request.entities) <= set(ENTITIES)
+        assert len(set(request)) == 10
+        assert set(request) <= set(ENTITIES)
     assert requests == make_workload(kind, list(reversed(ENTITIES)), 200, seed=3)
     assert requests != make_workload(kind, ENTITIES, 200, seed=4)
 
@@ -53,7 +53,7 @@ def test_each_kind_has_the_locality_it_is_named_for() -> None:
 
 def test_even_extreme_skew_ends() -> None:
     requests = make_workload("zipfian", ENTITIES, 5, skew=50.0)
-    assert all(len(set(request.entities)) == 10 for request in requests)
+    assert all(len(set(request)) == 10 for request in requests)
     assert len(make_workload("temporal", ENTITIES[:10], 5, reuse=1.0)) == 5
 
 
@@ -67,20 +67,3 @@ def test_wrong_arguments_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=r"use|choose"):
             make_workload(kind, ENTITIES, 1, **options)
-
-
-def test_an_entity_has_the_same_paths_in_every_request() -> None:
-    pytest.importorskip("ahocorasick", reason="needs the extra `graph`")
-    from depcache.graph.networkx_store import NetworkXStore
-    from depcache.graph.retrieval import Retriever
-
-    store = NetworkXStore()
-    store.upsert((f"e{i}", "r", f"e{(i * 7 + j) % 50}") for i in range(50) for j in range(9))
-    requests = make_workload("zipfian", store.names(), 20, num_entities=4)
-    filled = with_paths(requests, Retriever(store, pruner="none"))
-    paths_of: dict[str, set] = {}
-    for request in filled:
-        for entity in request.entities:
-            paths = {path for path in request.paths if path[0] == entity}
-            assert 0 < len(paths) <= 30
-            assert paths_of.setdefault(entity, paths) == paths

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DepPrompt: a prompt that knows which of its tokens depend on which.
+
+By default the context depends on the system and the task, which is the last node, on everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from depcache.errors import PromptError
+from depcache.prompt.dependencies import resolve_dependencies
+from depcache.prompt.forest import Forest, IntArray
+from depcache.prompt.layout import Layout, read_layout, token_positions
+from depcache.prompt.nodes import Content, LinearNode, Node, TreeNode
+from depcache.prompt.prefix_tree import merge_sequences
+from depcache.prompt.template import Template
+from depcache.prompt.tokenization import PromptTokenizer, get_prompt_tokenizer
+from depcache.prompt.wire import (
+    WireIds,
+    WireText,
+    forest_from_wire,
+    parse_wire,
+    read_input_ids,
+    split_text,
+)
+from flashinfer_masks.dense import visible_ref
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One segment, to show it to a person.
+
+    start, stop  its tokens, `[start, stop)` in pre-order
+    parent       number of the parent segment; -1 is a root
+    text         its tokens decoded; None without a tokenizer that decodes. A segment may begin
+                 or end inside a character, which then reads as U+FFFD.
+    """
+
+    start: int
+    stop: int
+    parent: int
+    text: str | None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DepPrompt:
+    """Tokens of a prompt in pre-order and the forest that says who depends on whom.
+
+    forest           the structure
+    tokens           (num_tokens,) int64, in pre-order; read-only
+    layout           position layout of the request
+    num_flat_tokens  tokens of the same prompt as flat text, with every shared prefix repeated
+    context_nodes    the nodes that the context came from; () when it came from the wire
+    tokenizer        what `segments` decodes with; None shows no text
+
+    Made by `from_paths` (the usual three nodes), `from_nodes` and `from_wire`.
+
+    The separator that every line of the context starts with ("\\n") counts to the system, when
+    a tokenizer keeps it apart, as most do: it would be the one root of all entities, and there
+    would be one tree instead of one per entity. Visibility and the positions of layout `tree`
+    are the same either way, since all of the context sees it.
+    """
+
+    forest: Forest
+    tokens: IntArray
+    layout: Layout
+    num_flat_tokens: int
+    context_nodes: tuple[Node, ...]
+    tokenizer: PromptTokenizer | None
+
+    @classmethod
+    def from_nodes(
+        cls,
+        nodes: Sequence[Node],
+        *,
+        tokenizer: Any = None,
+        layout: Layout = "tree",
+        add_special_tokens: bool = False,
+    ) -> DepPrompt:
+        """The prompt of these nodes; the last one is the task.
+
+        tokenizer           anything `PromptTokenizer` takes; may be left out when all is ids
+        add_special_tokens  put the tokenizer's leading special tokens (BOS) before the prompt;
+                            leave it off when the text comes from a chat template that writes
+                            them
+
+        The first node is the system if all the others see it; the rest keep their order, except
+        that what depends on a node comes right behind it. Raises PromptError when the nodes make
+        no prompt.
+        """
+        layout = read_layout(layout)
+        if tokenizer is not None:
+            tokenizer = get_prompt_tokenizer(tokenizer)
+        nodes = list(nodes)
+        chains = resolve_dependencies(nodes)
+
+        system: list[int] = []
+        if add_special_tokens:
+            if tokenizer is None:
+                raise PromptError("add_special_tokens needs a tokenizer: pass one")
+            system = tokenizer.leading_special_ids()
+        encoded = _encode(nodes, tokenizer)
+        # The first node is the system if all the others see it.
+        has_system = (
+            len(nodes) > 1 and not nodes[0].is_tree and all(0 in chain for chain in chains[1:])
+        )
+        if has_system:
+            system += _join(encoded[0])
+        task = _join(encoded[-1])
+        if not task:
+            raise PromptError("the task has no tokens: the last node must hold at least one")
+
+        sequences: list[list[int]] = []
+        num_flat_tokens = len(system) + len(task)
+        for number, chain in enumerate(chains):
+            if has_system and number == 0:
+                continue
+            own = encoded[number]
+            num_flat_tokens += sum(map(len, own))
+            inner = chain[1:] if has_system else chain
+            before = [token for other in inner for token in _join(encoded[other])]
+            sequences += [before + sequence for sequence in own] if before else own
+        lead = _common_lead(nodes, sequences, tokenizer)
+        if lead:
+            system += lead
+            sequences = [sequence[len(lead) :] for sequence in sequences]
+
+        context, lens, parents = merge_sequences(sequences)
+        tokens = np.array(system + context + task, np.int64)
+        tokens.flags.writeable = False
+        return cls(
+            forest=Forest.make(len(tokens), len(system), lens, parents),
+            tokens=tokens,
+            layout=layout,
+            num_flat_tokens=num_flat_tokens,
+            context_nodes=tuple(node for node in nodes if node.is_tree),
+            tokenizer=tokenizer,
+        )
+
+    @classmethod
+    def from_paths(
+        cls,
+        paths: Iterable[Any],
+        *,
+        tokenizer: Any,
+        system: Content = "",
+        task: Content = "",
+        template: str | Template = "path",
+        layout: Layout = "tree",
+        add_special_tokens: bool = False,
+    ) -> DepPrompt:
+        """system | context | task, the context being `paths`; see `from_nodes` and `read_paths`.
+
+        An empty `system` and an empty list of paths are allowed; the task needs a token.
+        """
+        nodes = [
+            LinearNode("system", system),
+            TreeNode("context", paths, template),
+            LinearNode("task", task),
+        ]
+        return cls.from_nodes(
+            nodes, tokenizer=tokenizer, layout=layout, add_special_tokens=add_special_tokens
+        )
+
+    @classmethod
+    def from_text(
+        cls,
+        text: str,
+        wire: WireText,
+        *,
+        tokenizer: Any,
+        context: type[TreeNode] = TreeNode,
+        add_special_tokens: bool = False,
+    ) -> DepPrompt:
+        """The prompt of a rendered chat in which the flat paths of `wire` stand.
+
+        context  what the paths are made into
+
+        Raises PromptError unless they stand there exactly once; see also `from_nodes`.
+        """
+        system, task = split_text(text, wire)
+        nodes = [
+            LinearNode("system", system),
+            context("context", wire.paths, wire.template),
+            LinearNode("task", task),
+        ]
+        return cls.from_nodes(
+            nodes,
+            tokenizer=tokenizer,
+            layout=wire.layout,
+            add_special_tokens=add_special_tokens,
+        )
+
+    @classmethod
+    def from_wire(
+        cls, input_ids: Any, custom_params: Mapping[str, Any], *, tokenizer: Any = None
+    ) -> DepPrompt:
+        """The prompt that `to_wire` wrote; `tokenizer` is only for the text of `segments`.
+
+        Raises PromptError when the parameters are malformed, are no ids form or do not fit
+        the ids. Its `num_flat_tokens` counts the ways to the leaves.
+        """
+        wire = parse_wire(custom_params)
+        if not isinstance(wire, WireIds):
+            form = "no depcache_ keys" if wire is None else "the text form"
+            raise PromptError(f"custom_params has {form}: DepPrompt.from_wire reads the ids form")
+        tokens = read_input_ids(input_ids)
+        forest = forest_from_wire(tokens, wire)
+        tokens.flags.writeable = False
+        leaves = np.setdiff1d(np.arange(forest.num_segments), forest.parents)
+        path_lens = (forest.depths + forest.lens)[leaves]
+        return cls(
+            forest=forest,
+            tokens=tokens,
+            layout=wire.layout,
+            num_flat_tokens=forest.num_tokens - forest.context_len + int(path_lens.sum()),
+            context_nodes=(),
+            tokenizer=None if tokenizer is None else get_prompt_tokenizer(tokenizer),
+        )
+
+    def to_wire(self) -> tuple[list[int], dict[str, Any]]:
+        """`input_ids` and `custom_params` of a request: the ids form, version 1."""
+        wire = WireIds(
+            depcache_version=1,
+            depcache_layout=self.layout,
+            depcache_system_len=self.forest.system_len,
+            depcache_segment_lens=self.forest.lens.tolist(),
+            depcache_segment_parents=self.forest.parents.tolist(),
+        )
+        return self.tokens.tolist(), wire.to_params()
+
+    @property
+    def num_tokens(self) -> int:
+        return self.forest.num_tokens
+
+    @cached_property
+    def positions(self) -> IntArray:
+        """(num_tokens,) int64: RoPE position of each token in this prompt's layout; read-only."""
+        positions = token_positions(self.forest, self.layout)
+        positions.flags.writeable = False
+        return positions
+
+    @cached_property
+    def flat_text(self) -> str:
+        """The context as plain text, prefixes repeated; "" when the prompt came from the wire."""
+        return "".join(node.flat_text for node in self.context_nodes)
+
+    @cached_property
+    def segments(self) -> list[Segment]:
+        """The segments in pre-order, with their text."""
+        forest = self.forest
+        spans = zip(
+            forest.starts.tolist(), forest.stops.tolist(), forest.parents.tolist(), strict=True
+        )
+        decode = self.tokenizer.decode if self.tokenizer else lambda ids: None
+        return [
+            Segment(start, stop, parent, decode(self.tokens[start:stop].tolist()))
+            for start, stop, parent in spans
+        ]
+
+    def compute_attention_mask(self) -> NDArray[np.bool_]:
+        """(num_tokens, num_tokens) bool: the dense mask, quadratic; to look at and to test with."""
+        return visible_ref(self.forest.structure)
+
+    def __repr__(self) -> str:
+        forest = self.forest
+        return (
+            f"DepPrompt(system={forest.system_len}, context={forest.context_len} in "
+            f"{forest.num_segments} segments and {forest.num_trees} trees, "
+            f"task={forest.task_len}, layout={self.layout!r})"
+        )
+
+
+def _encode(nodes: Sequence[Node], tokenizer: PromptTokenizer | None) -> list[list[list[int]]]:
+    """Returns the sequences of each node."""
+    encoded: list[list[list[int]]] = []
+    for node in nodes:
+        is_first = not any(map(_join, encoded))
+        encoded.append(node.encode(tokenizer, first=is_first))
+    return encoded
+
+
+def _join(sequences: list[list[int]]) -> list[int]:
+    return [token for sequence in sequences for token in sequence]
+
+
+def _common_lead(
+    nodes: Sequence[Node], sequences: list[list[int]], tokenizer: PromptTokenizer | None
+) -> list[int]:
+    """Ids of the separator that starts every line, if they also start every sequence."""
+    leads = {node.lead for node in nodes if node.lead is not None}
+    if tokenizer is None or len(leads) != 1:
+        return []
+    lead = list(tokenizer.encode_lead(leads.pop()))
+    num_lead = len(lead)
+    if lead and all(len(s) > num_lead and s[:num_lead] == lead for s in sequences):
+        return lead
+    return []

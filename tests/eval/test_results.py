@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A figure on a page can be measured again: its file says how, and the page names the file."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import date
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "eval" / "results"
+FILES = sorted(file for file in RESULTS.iterdir() if not file.name.startswith("."))
+PAGES = sorted(
+    chain(
+        ROOT.glob("*.md"),
+        *(folder.rglob("*.md") for folder in (ROOT / "datasets", ROOT / "depcache", ROOT / "eval")),
+        *(ROOT.glob(f"{folder}/**/*.md") for folder in ("docs", "models", "sglang_patches")),
+    )
+)
+CITED = re.compile(r"eval/results/([\w.*-]*\w)")
+
+
+def cited_names() -> dict[str, list[str]]:
+    """Name or pattern of a file to the pages that name it."""
+    found: dict[str, list[str]] = {}
+    for page in PAGES:
+        for name in CITED.findall(page.read_text(encoding="utf-8")):
+            found.setdefault(name, []).append(str(page.relative_to(ROOT)))
+    return found
+
+
+def report_of(file: Path) -> Path:
+    """The report that a file is, or that a picture is of: `serve_ttft.png` is of `serve.json`."""
+    if file.suffix == ".json":
+        return file
+    reports = [each for each in FILES if each.suffix == ".json"]
+    fitting = [each for each in reports if f"{file.stem}_".startswith(f"{each.stem}_")]
+    return max(fitting, key=lambda each: len(each.stem))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_a_result_says_how_and_when_and_with_what_it_was_measured(file: Path) -> None:
+    assert file.suffix in (".json", ".png")
+    report: dict[str, Any] = json.loads(report_of(file).read_text(encoding="utf-8"))
+    about: dict[str, Any] = report.get("manifest", report)
+    assert re.match(r"python -m eval[. ]|unknown: \S", about["command"])
+    assert re.fullmatch(r"[0-9a-f]{40}", about["commit"])
+    assert date.fromisoformat(about["date"])
+    assert re.fullmatch(r"3\.\d+\.\d+", about["versions"]["python"])
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_no_result_says_where_it_lay(file: Path) -> None:
+    if file.suffix == ".json":
+        assert not re.search(r'["\s](/tmp|/work|/root|/home)/', file.read_text(encoding="utf-8"))
+
+
+def test_every_result_is_named_by_a_page() -> None:
+    cited = cited_names()
+    named = {file.name for pattern in cited for file in RESULTS.glob(pattern)}
+    assert {file.name for file in FILES} - named == set()
+
+
+def test_what_a_page_names_is_there() -> None:
+    cited = cited_names()
+    assert {name: pages for name, pages in cited.items() if not any(RESULTS.glob(name))} == {}
+    assert len(cited) > 10  # the pattern finds what the pages say

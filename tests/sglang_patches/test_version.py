@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A release that this package was not tried with is named, with the one to install."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+
+from sglang_patches import version
+from sglang_patches.version import SUPPORTED_VERSIONS, installed_version, why_version_unsupported
+
+
+@pytest.mark.sglang
+def test_the_installed_release_is_a_supported_one() -> None:
+    assert installed_version() in SUPPORTED_VERSIONS
+    assert why_version_unsupported() is None
+
+
+def test_another_release_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(version, "version", lambda name: "0.4.0")
+    why = why_version_unsupported()
+    assert why is not None
+    assert "sglang 0.4.0 is installed" in why
+    assert f"pip install 'sglang=={SUPPORTED_VERSIONS[-1]}'" in why
+
+
+def test_no_release_at_all_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(version, "version", missing)
+    assert installed_version() is None
+    assert "sglang (none) is installed" in (why_version_unsupported() or "")
