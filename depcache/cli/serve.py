@@ -111,9 +111,9 @@ def serve(
 ) -> None:
     """Start SGLang with DepCache: `depcache serve MODEL [any SGLang flag]`.
 
-    MODEL is a folder or a name, as for `sglang serve`, or `depcache-tiny`, the small model that
-    comes with DepCache. Every flag that is not listed here goes
-    to SGLang as it is; `python -m sglang.launch_server --help` lists them.
+    MODEL is a folder or a name, as for `sglang serve`, or `depcache-tiny`, a small model that a
+    checkout of DepCache installs. Every flag that is not listed here goes to SGLang as it is;
+    `python -m sglang.launch_server --help` lists them.
 
     Defaults that SGLang does not have: --radix-cache-backend depcache, --page-size 1,
     --enable-cache-report, --radix-eviction-policy lacr_adaptive (also lacr, lru, lfu, fifo, gdsf,
