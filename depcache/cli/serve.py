@@ -36,8 +36,6 @@ class QueueOrder(StrEnum):
     """In which order waiting requests run."""
 
     SGLANG = "sglang"
-    LDM = "ldm"
-    LDM_AGED = "ldm_aged"
     LSP = "lsp"
 
 
@@ -62,10 +60,7 @@ def serve(
     ] = None,
     queue_order: Annotated[
         QueueOrder | None,
-        typer.Option(
-            help="Order of waiting requests: SGLang's, longest dependency match, that and the time "
-            "waited, or longest shared prefix."
-        ),
+        typer.Option(help="Order of waiting requests: SGLang's, or longest shared prefix."),
     ] = None,
     host_gb: Annotated[
         float | None, typer.Option(min=0, help="Host memory for KV that leaves the device, in GB.")

@@ -73,7 +73,7 @@ KNOWN: dict[str, System] = {
         System("depcache-staggered", "dependency", "depcache", "staggered"),
         System("depcache-sequential", "dependency", "depcache", "sequential"),
         System("depcache-lru", "dependency", "depcache", args=("--radix-eviction-policy", "lru")),
-        System("depcache-ldm", "dependency", "depcache", settings={"queue_order": "ldm"}),
+        System("depcache-lsp", "dependency", "depcache", settings={"queue_order": "lsp"}),
         System(
             "depcache-cascade", "dependency", "depcache", settings={"attention_plan": "cascade"}
         ),
