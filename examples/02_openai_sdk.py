@@ -15,7 +15,11 @@ client = OpenAI(base_url=f"{server}/v1", api_key="none")
 prompt = depcache.render(PATHS, "What did Marie Curie win?")
 try:
     reply = client.chat.completions.create(
-        model="default", messages=prompt.messages, extra_body=prompt.extra_body, max_tokens=64
+        model="default",
+        messages=prompt.messages,
+        extra_body=prompt.extra_body,
+        max_tokens=64,
+        temperature=0,  # OpenAI's default, 1, would draw a token now and then that is not the best
     )
 except OpenAIError as error:
     sys.exit(f"{server} gave no answer ({error}): start it with `depcache serve depcache-tiny`")

@@ -21,7 +21,10 @@ def ask(content: str) -> None:
     """Send one message as any OpenAI-SDK user does."""
     try:
         reply = client.chat.completions.create(
-            model="default", messages=[{"role": "user", "content": content}], max_tokens=64
+            model="default",
+            messages=[{"role": "user", "content": content}],
+            max_tokens=64,
+            temperature=0,
         )
     except OpenAIError as error:
         sys.exit(f"{server} gave no answer ({error}): start it with `depcache serve depcache-tiny`")

@@ -14,7 +14,7 @@ post() { call "$1" -d "$2"; }
 # writes a line break before each path and " -> " between its elements.
 chat='{
   "model": "default",
-  "max_tokens": 64,
+  "max_tokens": 64, "temperature": 0,
   "messages": [{"role": "user", "content":
     "Facts:\nMarie Curie -> born in -> Warsaw\nMarie Curie -> won -> Nobel Prize in Physics\n\nWhere was Marie Curie born?"}],
   "custom_params": {

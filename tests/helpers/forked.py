@@ -118,8 +118,10 @@ def _serve(arguments: list[str], log: str) -> None:
     # The one that this process came from forks its processes too; Python would start another.
     forkserver._forkserver.ensure_running = lambda: None  # pyright: ignore
     from sglang.launch_server import run_server
+    from sglang.srt.plugins import load_plugins
     from sglang.srt.server_args import prepare_server_args
 
+    load_plugins()
     with forked_processes():
         run_server(prepare_server_args(arguments))
 

@@ -40,8 +40,10 @@ def test_an_answer_keeps_to_a_json_schema(served) -> None:
 @pytest.mark.parametrize("choice", CHOICES, ids=["required", "named"])
 def test_a_tool_that_must_be_called_is_called(served, choice: Any) -> None:
     # Without --tool-call-parser SGLang leaves the call in the content.
-    cold, warm = ask_twice(served, tools=[TOOL], tool_choice=choice)
-    [call] = json.loads(cold)
+    # A model with random weights may call again and again: the first call is read, whole.
+    cold, warm = ask_twice(served, tools=[TOOL], tool_choice=choice, max_tokens=160)
+    assert cold.startswith("[")
+    call, _ = json.JSONDecoder().raw_decode(cold[1:].lstrip())
     assert call["name"] == "weather" and call["parameters"]["city"] in CITIES
     assert warm == cold
 
