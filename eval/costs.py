@@ -31,10 +31,11 @@ from rich.console import Console
 
 from depcache.cache import KVTree
 from depcache.cache.policies import make_policy
-from depcache.plan import SCHEDULERS, Lookahead, SegmentTable, make_scheduler
+from depcache.plan import Lookahead, SegmentTable
 from depcache.plan.schedule import FCFS
 from eval.micro.match_plan import NAMESPACE, SYSTEM_LEN, fill, make_paths, make_prompt, measure
 from eval.output import about, write_report
+from eval.policy.orders import ORDERS
 
 NUM_NODES = 100_000
 NUM_EVICTED = 10_000
@@ -112,7 +113,7 @@ def measure_costs(num_nodes: int, queue_len: int, repeats: int, policy: str) -> 
         "bytes_per_node": None,
         **{
             f"schedule_256_ms_{name}": measure_schedule(name, tree, requests, queue_len)
-            for name in SCHEDULERS
+            for name in ORDERS
             if name != FCFS
         },
     }
@@ -169,7 +170,7 @@ def measure_schedule(
     name: str, tree: KVTree, requests: list[SegmentTable], queue_len: int
 ) -> float:
     """Milliseconds (median) of a step: one request starts and ends, one enters, order is asked."""
-    scheduler = make_scheduler(name, tree)
+    scheduler = ORDERS[name](tree)
     for number in range(queue_len):
         scheduler.enter(number, NAMESPACE, requests[number])
     scheduler.order()

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from depcache.cli.launch import find_gpu, make_launch
-from depcache.demo.server import ServerProcess, find_free_port
+from depcache.serving.launch import find_gpu, make_launch
+from depcache.serving.process import ServerProcess, find_free_port
 
 READY_S = 1800.0
 

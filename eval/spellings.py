@@ -21,10 +21,10 @@ from typing import Any
 import httpx
 
 import depcache
-from depcache.cli.launch import require_sglang
 from depcache.prompt.paths import Path as FactPath
 from depcache.prompt.render import DEFAULT_SYSTEM
-from depcache.tiny.models import TINY_NAME, resolve_model
+from depcache.serving.launch import require_sglang
+from depcache.serving.tiny import TINY_NAME, resolve_model
 from eval.output import about, add_output, require, write_report
 from eval.serve.workloads import Request, Spec, make
 from eval.servers import serve

@@ -10,16 +10,16 @@ import sglang  # noqa: TID253
 from facts import PATHS
 from transformers import AutoTokenizer  # noqa: TID253
 
-from depcache.cli.launch import find_gpu
 from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.render import render
-from depcache.tiny.models import model_folder
+from depcache.serving.launch import find_gpu
+from depcache.serving.tiny import TINY_NAME, resolve_model
 from sglang_patches.engine import compute_depkv, generate_with_depkv
 
 
 def main() -> None:
     """Compute the KV of a prompt, then generate from it."""
-    model = sys.argv[1] if len(sys.argv) > 1 else str(model_folder())
+    model = resolve_model(sys.argv[1] if len(sys.argv) > 1 else TINY_NAME)
     device = {} if find_gpu() else {"device": "cpu", "sampling_backend": "pytorch"}
     engine = sglang.Engine(
         model_path=model,

@@ -34,7 +34,7 @@ from sglang.lang.chat_template import (
 from depcache.errors import PromptError
 from depcache.prompt.layout import Layout
 from depcache.prompt.render import render
-from depcache.tiny.models import TINY_NAME, model_folder
+from depcache.serving.tiny import TINY_NAME
 
 MAX_REMEMBERED_CONTEXTS = 1024
 
@@ -43,7 +43,9 @@ MAX_REMEMBERED_CONTEXTS = 1024
 _contexts: LRUCache[str, dict[str, Any]] = LRUCache(MAX_REMEMBERED_CONTEXTS)
 _lock = threading.Lock()
 
-# As `weights/dependency/chat_template.jinja` writes them.
+_TINY_FOLDER = ("depcache_tiny", "model")
+
+# As its `chat_template.jinja` writes them.
 register_chat_template(
     ChatTemplate(
         name=TINY_NAME,
@@ -58,8 +60,7 @@ register_chat_template(
 @register_chat_template_matching_function
 def _match_tiny(model_path: str) -> str | None:
     # By the end of the path alone: the server may run in another installation.
-    is_ours = Path(model_path).parts[-4:-1] == model_folder().parts[-4:-1]
-    return TINY_NAME if is_ours else None
+    return TINY_NAME if Path(model_path).parts[-2:] == _TINY_FOLDER else None
 
 
 def graph_context(paths: Iterable[Any], *, template: str = "path", layout: Layout = "tree") -> str:

@@ -131,9 +131,7 @@ class WaitingQueue:
         if self._scheduler is None:
             return
         if is_running:
-            state = get_state(req)
-            plan = None if state is None else state.plan
-            self._scheduler.start(name, None if plan is None else plan.matched)
+            self._scheduler.start(name)
             self._started[name] = req
         else:
             self._scheduler.leave(name)

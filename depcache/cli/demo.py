@@ -14,17 +14,17 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from depcache.cli.launch import Launch, find_gpu, make_launch, require_sglang
 from depcache.cli.output import make_console, write_text
 from depcache.client.client import Client
 from depcache.demo.graph import open_sample_graph
-from depcache.demo.model import find_model, is_trained, load_flags
 from depcache.demo.run import SGLANG, SYSTEMS, Answer, Asked, add_up, ask_all, make_passes
 from depcache.demo.sample import load_questions
-from depcache.demo.server import ServerProcess, find_free_port
 from depcache.demo.table import NOISE, TITLES, make_samples, make_table, make_verdict
 from depcache.graph.retrieval import Retriever
-from depcache.tiny.models import TINY_NAME
+from depcache.serving.launch import Launch, find_gpu, make_launch, require_sglang
+from depcache.serving.process import ServerProcess, find_free_port
+from depcache.serving.random_model import find_model, is_trained, load_flags
+from depcache.serving.tiny import TINY_NAME
 
 READY_S = 1800.0  # one that ends is noticed at once
 # Enough for the whole sample in either cache: the demo compares reuse, not eviction.

@@ -14,12 +14,12 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any, Literal
 
-from depcache.cli.launch import find_gpu
 from depcache.client.client import Client
 from depcache.config import load_config
 from depcache.errors import ConfigError, DepCacheError, shorten
 from depcache.gpu_checks import why_unchecked
 from depcache.install import install_command
+from depcache.serving.launch import find_gpu
 
 State = Literal["ok", "note", "problem"]
 

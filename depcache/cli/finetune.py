@@ -22,7 +22,7 @@ from depcache.cli.graphs import Graph, open_retriever
 from depcache.cli.output import make_console, make_grid, print_json
 from depcache.graph.stores import DEFAULT_URL as DEFAULT_GRAPH
 from depcache.prompt.render import DEFAULT_SYSTEM
-from depcache.tiny.models import resolve_model
+from depcache.serving.tiny import resolve_model
 
 finetune_app = typer.Typer(
     help="Teach a model dependency attention. Needs the extra `finetune`.", no_args_is_help=True

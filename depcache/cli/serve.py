@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from depcache.cli.launch import find_gpu, make_launch, require_free_port, require_sglang
 from depcache.cli.output import make_console, print_json
 from depcache.config import CONFIG_VARIABLE, load_config
 from depcache.errors import ConfigError
+from depcache.serving.launch import find_gpu, make_launch, require_free_port, require_sglang
 
 
 class AttentionPlan(StrEnum):
@@ -36,8 +36,6 @@ class QueueOrder(StrEnum):
     """In which order waiting requests run."""
 
     SGLANG = "sglang"
-    LDM = "ldm"
-    LDM_AGED = "ldm_aged"
     LSP = "lsp"
 
 
@@ -62,10 +60,7 @@ def serve(
     ] = None,
     queue_order: Annotated[
         QueueOrder | None,
-        typer.Option(
-            help="Order of waiting requests: SGLang's, longest dependency match, that and the time "
-            "waited, or longest shared prefix."
-        ),
+        typer.Option(help="Order of waiting requests: SGLang's, or longest shared prefix."),
     ] = None,
     host_gb: Annotated[
         float | None, typer.Option(min=0, help="Host memory for KV that leaves the device, in GB.")
@@ -111,9 +106,9 @@ def serve(
 ) -> None:
     """Start SGLang with DepCache: `depcache serve MODEL [any SGLang flag]`.
 
-    MODEL is a folder or a name, as for `sglang serve`, or `depcache-tiny`, the small model that
-    comes with DepCache. Every flag that is not listed here goes
-    to SGLang as it is; `python -m sglang.launch_server --help` lists them.
+    MODEL is a folder or a name, as for `sglang serve`, or `depcache-tiny`, a small model that a
+    checkout of DepCache installs. Every flag that is not listed here goes to SGLang as it is;
+    `python -m sglang.launch_server --help` lists them.
 
     Defaults that SGLang does not have: --radix-cache-backend depcache, --page-size 1,
     --enable-cache-report, --radix-eviction-policy lacr_adaptive (also lacr, lru, lfu, fifo, gdsf,

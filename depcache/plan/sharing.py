@@ -9,7 +9,7 @@ the few different ints on its runs: its cost does not grow with what the others 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,29 +80,6 @@ class Sharing:
                 del self._roots[namespace]
         self.shared[row, :] = self.shared[:, row] = 0
         self._free_rows.append(row)
-
-    def count_missing(
-        self, namespace: Hashable, table: SegmentTable, matched: Sequence[int]
-    ) -> NDArray[np.int64]:
-        """Tokens of a member that are not cached, by who holds them, too: (rows,) int64.
-
-        matched  per segment of `table` the number of its leading tokens that are cached
-        """
-        root = self._roots.get(namespace) or _Run(b"", None)
-        num_tokens: defaultdict[int, int] = defaultdict(int)
-        ends: list[_Run] = []
-        for start, stop, parent, num_matched in zip(
-            table.starts, table.stops, table.parents, matched, strict=True
-        ):
-            run = root if parent < 0 else ends[parent]
-            at, missing_from = start, start + num_matched
-            while at < stop:
-                run = run.children[table.tokens[at]]
-                at += len(run.key) // TOKEN_BYTES
-                if at > missing_from:
-                    num_tokens[run.holders] += min(at - missing_from, len(run.key) // TOKEN_BYTES)
-            ends.append(run)
-        return self._by_row(num_tokens)
 
     def _by_row(self, num_tokens: dict[int, int]) -> NDArray[np.int64]:
         """Tokens by their holders -> (rows,) int64 tokens by holder."""

@@ -27,7 +27,7 @@ from rich.console import Console
 from depcache.cli.output import make_progress
 from depcache.errors import ConfigError
 from depcache.install import install_command
-from depcache.plan.schedule import FCFS, MAX_PASSED, SCHEDULERS
+from depcache.plan.schedule import FCFS, MAX_PASSED
 from eval.output import about, add_output, write_report
 from eval.policy.graph import write_made_graph
 from eval.policy.matrix import (
@@ -37,6 +37,7 @@ from eval.policy.matrix import (
     make_cells,
     run_cells,
 )
+from eval.policy.orders import ORDERS
 from eval.policy.policies import POLICIES
 from eval.policy.prepared import read_prepared
 from eval.policy.replay import PRIVATE_TOKENS, Outcome, Settings
@@ -63,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: cores)")
     add("--workloads", nargs="+", help="only these (uniform zipfian temporal chunks_musique ...)")
     add("--policies", nargs="+", help=f"only these of {', '.join(POLICIES)}")
-    add("--schedulers", nargs="+", help=f"only these of {', '.join(SCHEDULERS)}")
+    add("--schedulers", nargs="+", help=f"only these of {', '.join(ORDERS)}")
     add("--scheduled", nargs="+", help="policies that reordering is combined with")
     add("--capacity-gb", type=float, nargs="*", help="GB of Llama-3-8B KV (default 4 8 16)")
     add("--capacity-share", type=float, nargs="*", help="parts of the working set, as 0.01")
@@ -179,9 +180,9 @@ def make_grid(args: argparse.Namespace) -> Grid:
     """What is varied; ConfigError for a name that does not exist."""
     known = list(POLICIES)
     names = tuple(args.policies or known)
-    schedulers = tuple(args.schedulers or SCHEDULERS)
+    schedulers = tuple(args.schedulers or ORDERS)
     scheduled = tuple(args.scheduled or (name for name in names if name in ("lru", "lfu", "lacr")))
-    for given, choices in ((names, known), (scheduled, known), (schedulers, SCHEDULERS)):
+    for given, choices in ((names, known), (scheduled, known), (schedulers, ORDERS)):
         for name in given:
             if name not in choices:
                 raise ConfigError(f"{name!r} does not exist: use {', '.join(choices)}")

@@ -28,9 +28,10 @@ from depcache.cache.tree import KVTree
 from depcache.errors import ConfigError
 from depcache.plan.insertion import ContextInsertion
 from depcache.plan.request import RequestPlan, plan_request
-from depcache.plan.schedule import MAX_PASSED, make_scheduler
+from depcache.plan.schedule import MAX_PASSED
 from depcache.plan.segments import SegmentTable
 from eval.policy.future import make_future
+from eval.policy.orders import ORDERS
 from eval.policy.policies import make_policy
 from eval.policy.slots import Slots
 
@@ -110,9 +111,7 @@ class Replay:
         self.settings = settings
         self.slots = Slots(settings.capacity)
         self.tree = KVTree(make_policy(settings.policy, **dict(settings.options)))
-        self.scheduler = make_scheduler(
-            settings.scheduler, self.tree, max_passed=settings.max_passed
-        )
+        self.scheduler = ORDERS[settings.scheduler](self.tree, max_passed=settings.max_passed)
         self.future = make_future(settings.policy, self.tree, NAMESPACE, tables)
         self._num_entered = 0
         # (nodes to unlock, private slots), oldest first.
@@ -153,7 +152,7 @@ class Replay:
             self._finish()
         plan = plan_request(self.tree, self.tree.root(NAMESPACE), table)
         self.tree.lock(plan.nodes)
-        self.scheduler.start(number, plan.matched)
+        self.scheduler.start(number)
         while not self._make_room(plan.num_missed + self.settings.private_tokens):
             self._finish()
         self.tree.touch(plan.nodes)

@@ -10,7 +10,7 @@ differences over the same questions.
     --quick   25 questions of each set, all of the demo
 
 The models are those that ship with DepCache, unless --models names a folder that
-`python -m depcache.tiny.train --control` made. Rows of a model that is not there are left out:
+`python -m models.tiny.train --control` made. Rows of a model that is not there are left out:
 `base`, the one before fine-tuning, does not ship. Needs the extras `server` and `bench`.
 """
 
@@ -30,11 +30,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from depcache.cli.launch import require_sglang
 from depcache.cli.output import make_progress
 from depcache.errors import ConfigError
 from depcache.prompt.layout import LAYOUTS
-from depcache.tiny.models import TINY, cycles_of, model_folder
+from depcache.serving.launch import require_sglang
 from eval.output import about, add_output, require, write_report
 from eval.quality.plot import plot
 from eval.quality.prompts import SETS, Asked, make_sets
@@ -50,6 +49,7 @@ from eval.quality.systems import (
     open_server,
 )
 from eval.workloads.questions import NUM_ASKED
+from models.tiny.stages import KEPT, RECIPE, TINY, cycles_of, kept_folder
 
 NUM_QUICK = 25
 NUM_DEMO = 40
@@ -133,21 +133,22 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
 
 def _find_models(args: argparse.Namespace, err: Console) -> dict[str, Path]:
     """The folders of the readers that are there; ConfigError without one that must be."""
-    models = args.models or model_folder().parent
+    models = args.models or RECIPE
     folders: dict[str, Path] = {}
     for name in args.readers:
-        if cycles := cycles_of(models, name):
+        kept = [] if args.models or name not in KEPT else [kept_folder(name)]
+        if cycles := cycles_of(models, name) or kept:
             folders[name] = cycles[-1]
         elif name == TINY:
             raise ConfigError(
-                f"{str(models)!r} has no model {name!r}: make it with depcache.tiny.train"
+                f"{str(models)!r} has no model {name!r}: make it with models.tiny.train"
             )
         else:
             err.print(f"There is no model {name!r}: its rows are left out.", style="yellow")
     if not folders:
         names = " or ".join(args.readers)
         raise ConfigError(
-            f"{str(models)!r} has no model {names!r}: make one with depcache.tiny.train"
+            f"{str(models)!r} has no model {names!r}: make one with models.tiny.train"
         )
     return folders
 

@@ -15,11 +15,11 @@ from depcache.demo.sample import final_answer
 from depcache.prompt.layout import LAYOUTS, Layout
 from depcache.prompt.paths import Path
 from depcache.prompt.render import render
-from depcache.tiny.models import BASE, SELF_ATTENTION, TINY
 from depcache.training.examples import Example
 from depcache.training.samples import Encoder
 from eval.quality.prompts import Asked
 from eval.servers import serve
+from models.tiny.stages import BASE, SELF_ATTENTION, TINY
 
 MAX_TOKENS = 96
 POOL_TOKENS = 400_000

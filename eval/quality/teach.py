@@ -19,12 +19,12 @@ from pathlib import Path as File
 from depcache.demo.sample import load_entities
 from depcache.graph.retrieval import Retriever
 from depcache.prompt.paths import INVERSE_RELATION, Path
-from depcache.tiny.names import Names
-from depcache.tiny.worlds import UNKNOWN, alternatives_of, answer_of, walks_of
 from depcache.training.examples import Example, write_examples
 from eval.sets import DataSet, Question, load_folder
 from eval.workloads.graphs import hold
 from eval.workloads.questions import asked_of, sets_of, taught_of, topics_of, without
+from models.tiny.names import Names
+from models.tiny.worlds import UNKNOWN, alternatives_of, answer_of, walks_of
 
 _QUESTIONS_A_TOPIC = 6
 _NUM_PATHS = (6, 30)
@@ -144,7 +144,7 @@ def _rename(example: Example, rng: random.Random, unseen: frozenset[str]) -> Exa
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Of `python -m eval teach`."""
-    parser.add_argument("out", type=File, help="a JSONL file for depcache.tiny.train --examples")
+    parser.add_argument("out", type=File, help="a JSONL file for models.tiny.train --examples")
     parser.add_argument("--data", type=File, required=True, help="folder of sets, such as data/kg")
     parser.add_argument("--number", type=int, default=24000, help="examples (default 24000)")
     parser.add_argument("--seed", type=int, default=0)

@@ -28,11 +28,11 @@ from typing import Any
 
 from rich.console import Console
 
-from depcache.cli.launch import require_sglang
 from depcache.cli.output import make_progress
 from depcache.client.client import DEFAULT_URL
-from depcache.demo.model import find_model, is_trained
 from depcache.errors import ConfigError
+from depcache.serving.launch import require_sglang
+from depcache.serving.random_model import find_model, is_trained
 from eval.output import about, add_output, require, write_report
 from eval.serve import workloads
 from eval.serve.arrivals import poisson, read_trace

@@ -23,11 +23,11 @@ from typing import Any
 import httpx
 import psutil
 
-from depcache.cli.launch import Launch
 from depcache.client.client import Client
-from depcache.demo.server import ServerProcess, find_free_port
 from depcache.errors import ServerError
 from depcache.precompute import Precomputer, Settings
+from depcache.serving.launch import Launch
+from depcache.serving.process import ServerProcess, find_free_port
 from eval.serve.drive import Call, drive
 from eval.serve.records import Record, summarize
 from eval.serve.systems import System, Writer, make_server

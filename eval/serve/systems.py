@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path as File
 from typing import Any, Literal
 
-from depcache.cli.launch import Launch, find_gpu, make_launch
-from depcache.demo.model import load_flags
 from depcache.errors import ConfigError
 from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.forest import Forest
 from depcache.prompt.layout import Layout, token_positions
 from depcache.prompt.render import render
+from depcache.serving.launch import Launch, find_gpu, make_launch
+from depcache.serving.random_model import load_flags
 from depcache.training.examples import Example
 from depcache.training.samples import Encoder
 from eval.serve.drive import Call
@@ -73,7 +73,7 @@ KNOWN: dict[str, System] = {
         System("depcache-staggered", "dependency", "depcache", "staggered"),
         System("depcache-sequential", "dependency", "depcache", "sequential"),
         System("depcache-lru", "dependency", "depcache", args=("--radix-eviction-policy", "lru")),
-        System("depcache-ldm", "dependency", "depcache", settings={"queue_order": "ldm"}),
+        System("depcache-lsp", "dependency", "depcache", settings={"queue_order": "lsp"}),
         System(
             "depcache-cascade", "dependency", "depcache", settings={"attention_plan": "cascade"}
         ),

@@ -25,8 +25,8 @@ from typing import Any
 
 from rich.console import Console
 
-from depcache.cli.launch import require_sglang
 from depcache.errors import ConfigError
+from depcache.serving.launch import require_sglang
 from eval.output import about, require, write_report
 from eval.soak.judge import Judge
 from eval.soak.ledger import Ledger

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from depcache.errors import ServerError
-from depcache.tiny.models import SELF_ATTENTION, TINY, TINY_NAME, model_folder
+from depcache.serving.tiny import TINY_NAME
 from eval.soak.judge import Judge
 from eval.soak.ledger import Ledger
 from eval.soak.prompts import World
@@ -33,6 +33,7 @@ from eval.soak.stalls import Stall, measure_stalls
 from eval.soak.storm import Storm
 from eval.soak.watch import Watch
 from eval.soak.weights import Weights
+from models.tiny.stages import SELF_ATTENTION, TINY, kept_folder
 
 POOL_TOKENS = 1500
 """Less than what the clients ask about at once: requests wait, are retracted, and evict."""
@@ -42,7 +43,7 @@ TERM_PATIENCE_S = 60.0
 NO_END_S = 1e6
 STORED_S = 60.0
 
-FOLDERS = {TINY: model_folder(TINY), SELF_ATTENTION: model_folder(SELF_ATTENTION)}
+FOLDERS = {name: kept_folder(name) for name in (TINY, SELF_ATTENTION)}
 """Two sets of weights of one model, by name."""
 
 ON_MAIN = ("storm", "kills", "shared", "weights")

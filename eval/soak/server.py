@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import psutil
 
-from depcache.cli.launch import find_gpu, make_launch
-from depcache.demo.server import ServerProcess, find_free_port
 from depcache.errors import ServerError
+from depcache.serving.launch import find_gpu, make_launch
+from depcache.serving.process import ServerProcess, find_free_port
 
 READY_S = 300.0
 REST_S = 60.0

@@ -29,11 +29,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from depcache.cli.launch import require_sglang
 from depcache.cli.output import make_progress
-from depcache.demo.model import ensure_model, is_trained
 from depcache.errors import ConfigError
 from depcache.prompt.tokenization import PromptTokenizer
+from depcache.serving.launch import require_sglang
+from depcache.serving.random_model import ensure_model, is_trained
 from eval.output import about, add_output, write_report
 from eval.tiers.figures import make_movement, make_rows, make_table
 from eval.tiers.phases import measure, num_steps

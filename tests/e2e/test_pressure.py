@@ -32,7 +32,7 @@ SMALL_POOL = EngineCase(
     "llama_gqa",
     "auto",
     chunk=2048,
-    environment={"DEPCACHE_QUEUE_ORDER": "ldm"},
+    environment={"DEPCACHE_QUEUE_ORDER": "lsp"},
     arguments={"max_total_tokens": POOL_TOKENS, "radix_eviction_policy": "lacr"},
 )
 RETRACTING = replace(

@@ -11,5 +11,5 @@ from tests.helpers.forked import ForkingSubprocess
 @pytest.fixture
 def forked_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers of SGLang start without its imports, and end at once."""
-    monkeypatch.setattr("depcache.demo.server.subprocess", ForkingSubprocess)
-    monkeypatch.setattr("depcache.demo.server._STOP_S", 0.0)
+    monkeypatch.setattr("depcache.serving.process.subprocess", ForkingSubprocess)
+    monkeypatch.setattr("depcache.serving.process._STOP_S", 0.0)

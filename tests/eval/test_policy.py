@@ -14,10 +14,10 @@ pytest.importorskip("ahocorasick", reason="needs the extra `graph`")
 pytest.importorskip("tokenizers", reason="needs the extra `server`")
 
 from depcache.errors import ConfigError
-from depcache.plan.schedule import SCHEDULERS
 from depcache.plan.segments import SegmentTable
 from eval.__main__ import main
 from eval.policy.graph import write_made_graph
+from eval.policy.orders import ORDERS
 from eval.policy.policies import OFFLINE, POLICIES, looks_ahead
 from eval.policy.prepared import Prepared, count_working_set, read_prepared
 from eval.policy.replay import Outcome, Replay, Settings
@@ -79,7 +79,7 @@ def test_without_bounds_every_token_is_missed_once(tables: list[SegmentTable]) -
     assert count_working_set(tables) == len(seen)
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("scheduler", ORDERS)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_slot_is_lost_and_the_same_run_gives_the_same_figures(
     tables: list[SegmentTable], policy: str, scheduler: str
@@ -207,7 +207,7 @@ def test_the_command_writes_rows_and_gains(tmp_path: Path) -> None:
     # Two workloads at two capacities; a queue of two matters only to what looks at it.
     num_looking = sum(map(looks_ahead, POLICIES))
     assert len(fcfs) == 4 * (len(POLICIES) + num_looking)
-    assert {row["scheduler"] for row in report["rows"]} == set(SCHEDULERS)
+    assert {row["scheduler"] for row in report["rows"]} == set(ORDERS)
     assert set(report["gain_points"]) == {"lru", "lfu", "pgdsf"}
     assert "belady_gap_points" in report
     assert report["left_out"] == []

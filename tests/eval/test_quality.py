@@ -11,8 +11,6 @@ import pytest
 
 from depcache.demo.sample import final_answer, load_entities
 from depcache.prompt.layout import LAYOUTS
-from depcache.tiny.models import TINY
-from depcache.tiny.worlds import UNKNOWN, answer_of
 from depcache.training.examples import read_examples
 from eval.__main__ import main
 from eval.quality.command import compare
@@ -22,6 +20,8 @@ from eval.quality.systems import FINE_TUNED, SAME_WEIGHTS, make_systems
 from eval.quality.teach import phrases_of, relations_of, teach_2wiki, teach_metaqa
 from eval.sets import DataSet, Question, load_folder
 from eval.workloads.questions import asked_of, taught_of, topics_of, without
+from models.tiny.stages import TINY
+from models.tiny.worlds import UNKNOWN, answer_of
 
 NUM_FILMS = 60
 
@@ -253,8 +253,8 @@ def test_a_folder_without_metaqa_or_2wiki_teaches_nothing(
 @pytest.mark.sglang
 @pytest.mark.usefixtures("forked_servers")
 def test_the_whole_comparison_runs_on_real_servers(folder: Path, tmp_path: Path) -> None:
-    from depcache.tiny.train import train
-    from depcache.tiny.trainer import Shape
+    from models.tiny.train import train
+    from models.tiny.trainer import Shape
 
     models = tmp_path / "models"
     train(models, 0.05, Shape(512, 64, 2, 1, 512), has_control=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from depcache.demo.server import find_free_port
+from depcache.serving.process import find_free_port
 from tests.helpers.ends import SLOWEST_S
 from tests.helpers.forked import end_processes, forked_processes
 from tests.helpers.prompts import TreePrompt

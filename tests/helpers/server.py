@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 
-from depcache.demo.server import find_free_port
+from depcache.serving.process import find_free_port
 from tests.helpers.ends import SLOWEST_S
 from tests.helpers.forked import fork_server
 

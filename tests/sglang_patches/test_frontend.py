@@ -124,16 +124,16 @@ def test_roles_are_written_as_depcache_tiny_knows_them(model_path) -> None:
     from transformers import AutoTokenizer
 
     import sglang_patches.frontend  # noqa: F401  registers it
-    from depcache.tiny.models import model_folder
+    from depcache.serving.tiny import TINY_NAME, resolve_model
 
     messages = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Who?"},
     ]
-    tokenizer = AutoTokenizer.from_pretrained(model_folder())
-    written = get_chat_template_by_model_path(str(model_folder())).get_prompt(messages)
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model(TINY_NAME))
+    written = get_chat_template_by_model_path(resolve_model(TINY_NAME)).get_prompt(messages)
     assert written == tokenizer.apply_chat_template(messages, tokenize=False)
-    elsewhere = "/srv/venv/lib/depcache/tiny/weights/dependency"
+    elsewhere = "/srv/venv/lib/depcache_tiny/model"
     assert get_chat_template_by_model_path(elsewhere).get_prompt(messages) == written
     other = get_chat_template_by_model_path(str(model_path("llama_gqa")))
     assert other.get_prompt(messages) != written

@@ -5,14 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from depcache.cache import KVTree, make_policy
-from depcache.cache.node import to_key
 from depcache.errors import PromptError
 from depcache.plan import make_scheduler
-from sglang_patches.tenants import Namespace
 
 pytestmark = pytest.mark.sglang
 
@@ -77,7 +74,7 @@ def test_those_that_are_aborted_last_are_forgotten_though_no_pass_follows(tree: 
 
     from sglang_patches.hooks.scheduler_abort import release_orphans
 
-    queue = make_queue(tree, "ldm")
+    queue = make_queue(tree, "lsp")
     queue.sync([make_req(0, [1, 2]), make_req(1, [3, 4])])
     cache = SimpleNamespace(
         is_depcache=True, waiting_queue=queue, release_orphans=lambda waiting: None
@@ -87,7 +84,7 @@ def test_those_that_are_aborted_last_are_forgotten_though_no_pass_follows(tree: 
 
 
 def test_a_retracted_request_comes_back(tree: KVTree) -> None:
-    queue = make_queue(tree, "ldm")
+    queue = make_queue(tree, "lsp")
     first, second = make_req(0, [1, 2]), make_req(1, [3, 4])
     queue.sync([first, second])
     first.req_pool_idx = 0
@@ -101,7 +98,7 @@ def test_a_retracted_request_comes_back(tree: KVTree) -> None:
 
 
 def test_a_request_that_starts_and_ends_between_two_looks_is_done_with(tree: KVTree) -> None:
-    queue = make_queue(tree, "ldm")
+    queue = make_queue(tree, "lsp")
     quick, other = make_req(0, [1, 2]), make_req(1, [3, 4])
     queue.sync([quick, other])
     queue.finished(quick)
@@ -110,18 +107,12 @@ def test_a_request_that_starts_and_ends_between_two_looks_is_done_with(tree: KVT
     assert wanted_tokens(tree) == 2
 
 
-def test_the_longest_match_goes_first_in_sglangs_own_list(tree: KVTree) -> None:
-    cached = np.array([5, 6, 7, 8])
-    tree.insert(tree.root(Namespace(None)), to_key(cached), np.arange(4), 0)
-    queue = make_queue(tree, "ldm")
-    none, half, whole = (
-        make_req(0, [1, 2, 3, 4]),
-        make_req(1, [5, 6, 1, 2]),
-        make_req(2, [5, 6, 7, 8]),
-    )
-    waiting = [none, half, whole]
+def test_those_that_share_go_together_in_sglangs_own_list(tree: KVTree) -> None:
+    queue = make_queue(tree, "lsp")
+    waiting = [make_req(0, [1, 2, 3, 4]), make_req(1, [5, 6, 1, 2]), make_req(2, [5, 6, 7, 8])]
+    alone, one, other = waiting
     queue.sync(waiting)
-    assert [req.rid for req in waiting] == ["r2", "r1", "r0"]
+    assert waiting == [one, other, alone]
     assert [tree.rank[id(req)] for req in waiting] == [0, 1, 2]
 
 
@@ -130,7 +121,7 @@ def test_a_request_that_cannot_be_prepared_is_left_to_its_error(tree: KVTree) ->
         if req.rid == "r1":
             raise PromptError("wrong")
 
-    queue = make_queue(tree, "ldm", refuse)
+    queue = make_queue(tree, "lsp", refuse)
     waiting = [make_req(0, [1, 2]), make_req(1, [3, 4])]
     queue.sync(waiting)
     assert len(queue) == 1

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from depcache.client import Client, graph_context, httpx_client
-from depcache.demo.model import ensure_model, is_trained
 from depcache.errors import PromptError
 from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.render import render
+from depcache.serving.random_model import ensure_model, is_trained
 from tests.helpers.ends import SLOWEST_S
 from tests.helpers.server import start_serve
 

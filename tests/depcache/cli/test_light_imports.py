@@ -57,7 +57,7 @@ def test_the_block_blocks():
         "depcache.cli.doctor",
         "depcache.demo.run",
         "depcache.demo.graph",
-        "depcache.demo.server",
+        "depcache.serving.process",
         "depcache.graph",
         "depcache.graph.extraction",
         "depcache.graph.falkordb_store",
@@ -99,7 +99,7 @@ def test_prompts_and_clients_work_without_the_server_extra():
 )
 def test_commands_that_need_no_server_extra_run_without_it(arguments, code):
     done = run_without_heavy(
-        "from depcache.cli.launch import importlib\n"
+        "from depcache.serving.launch import importlib\n"
         "importlib.util.find_spec = lambda name: None\n"
         "from depcache.cli.main import app_main; app_main()",
         *arguments,

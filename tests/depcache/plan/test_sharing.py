@@ -55,29 +55,6 @@ def test_any_two_members_share_the_paths_that_both_have(changes: list) -> None:
     assert not sharing.shared[unused].any() and not sharing.shared[:, unused].any()
 
 
-@settings(max_examples=150, deadline=None)
-@given(others=st.lists(tree_prompts, max_size=6), prompt=tree_prompts, data=st.data())
-def test_missing_tokens_are_counted_for_whoever_holds_them(
-    others: list[TreePrompt], prompt: TreePrompt, data: st.DataObject
-) -> None:
-    sharing = Sharing()
-    table = make_table(prompt)
-    row = sharing.add(None, table)
-    rows = [sharing.add(None, make_table(other)) for other in others]
-    sizes = [stop - start for start, stop in zip(table.starts, table.stops, strict=True)]
-    matched = [data.draw(st.integers(0, size)) for size in sizes]
-    missing: set[tuple[int, ...]] = set()
-    paths = iter(paths_of(prompt))
-    for size, num_matched in zip(sizes, matched, strict=True):
-        missing |= {next(paths) for _ in range(size)} if not num_matched else set()
-        if num_matched:
-            missing |= set([next(paths) for _ in range(size)][num_matched:])
-    counts = sharing.count_missing(None, table, matched)
-    assert counts[row] == len(missing)
-    for number, other in zip(rows, others, strict=True):
-        assert counts[number] == len(missing & set(paths_of(other)))
-
-
 def test_more_members_than_rows_at_first() -> None:
     sharing = Sharing()
     table = make_table(TreePrompt([1, 2], [([3], [])], [4], "tree"))

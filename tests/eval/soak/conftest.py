@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from depcache.tiny.models import TINY, model_folder
+from models.tiny.stages import kept_folder
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     transformers = pytest.importorskip("transformers")
-    return transformers.AutoTokenizer.from_pretrained(model_folder(TINY))
+    return transformers.AutoTokenizer.from_pretrained(kept_folder())

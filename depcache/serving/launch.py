@@ -17,8 +17,8 @@ from pathlib import Path
 
 from depcache.errors import ConfigError, ServerError
 from depcache.install import install_command
+from depcache.serving.tiny import TINY_NAME, resolve_model
 from depcache.text_file import read_yaml
-from depcache.tiny.models import TINY_NAME, resolve_model
 
 BACKEND_FLAG = "--radix-cache-backend"
 BACKEND_NAME = "depcache"

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any
 
 import yaml
 
+from models.tiny.stages import RECIPE
+
 
 def _load_words() -> dict[str, Any]:
-    text = files("depcache").joinpath("tiny", "words.yaml").read_text(encoding="utf-8")
-    data = yaml.safe_load(text)
+    data = yaml.safe_load((RECIPE / "words.yaml").read_text(encoding="utf-8"))
     tables = {name: data.pop(name) for name in ("forms", "nouns")}
     return {name: tuple(words.split()) for name, words in data.items()} | tables
 

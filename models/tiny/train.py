@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train depcache-tiny from nothing: `python -m depcache.tiny.train OUT [--minutes 60]`.
+"""Train depcache-tiny from nothing: `python -m models.tiny.train OUT [--minutes 60]`.
 
 A small Llama that reads a path out of the facts, says it, and names where it ends. Stages:
 
@@ -14,7 +14,7 @@ A small Llama that reads a path out of the facts, says it, and names where it en
 `dependency` is trained in `--cycles` of the learning rate, each from where the one before it
 ended. `OUT/base`, `OUT/dependency`, `OUT/dependency-2`, ... are the models after the stages, and
 `OUT/log.jsonl` has the losses. A stage whose model is there already is not trained again.
-Questions are about made-up worlds (`depcache.tiny.worlds`), new ones all the time, and about
+Questions are about made-up worlds (`models.tiny.worlds`), new ones all the time, and about
 what `--examples` holds (as for `depcache finetune`). No made-up world has a name of the demo's
 graph or one of `--forbidden`, a file with a name on each line. Needs the extra `finetune`.
 """
@@ -35,13 +35,13 @@ import numpy as np
 from depcache.demo.sample import load_entities
 from depcache.prompt.layout import Layout
 from depcache.prompt.render import DEFAULT_SYSTEM
-from depcache.tiny.models import BASE, SELF_ATTENTION, TINY, cycle_name
-from depcache.tiny.tokenizer import make_tokenizer
-from depcache.tiny.trainer import Shape, Trainer, make_network
-from depcache.tiny.worlds import make_examples
 from depcache.training.examples import Example, read_examples
 from depcache.training.packing import Row, make_row, pack
 from depcache.training.samples import IGNORED, Attention, Encoder, Sample
+from models.tiny.stages import BASE, SELF_ATTENTION, TINY, cycle_name
+from models.tiny.tokenizer import make_tokenizer
+from models.tiny.trainer import Shape, Trainer, make_network
+from models.tiny.worlds import make_examples
 
 SEED = 20261121
 MAX_LEN = 8192

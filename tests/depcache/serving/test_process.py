@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from depcache.cli.launch import Launch
-from depcache.demo.server import ServerProcess, find_free_port
 from depcache.errors import ServerError
+from depcache.serving.launch import Launch
+from depcache.serving.process import ServerProcess, find_free_port
 from tests.helpers.ends import SLOWEST_S
 
 HTTP = """
@@ -73,7 +73,7 @@ def test_a_server_that_never_answers_is_given_up(tmp_path):
 
 
 def test_a_server_that_ignores_the_signal_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr("depcache.demo.server._STOP_S", 0.5)
+    monkeypatch.setattr("depcache.serving.process._STOP_S", 0.5)
     code = (
         "import signal, time; signal.signal(15, signal.SIG_IGN); "
         "print('x', flush=True); time.sleep(3600)"
@@ -101,8 +101,8 @@ def test_a_free_port_is_one_that_no_connection_is_given(monkeypatch):
     with socket.socket() as taken:
         port = find_free_port()
         taken.bind(("127.0.0.1", port))
-        monkeypatch.setattr("depcache.demo.server._PORTS", range(port, port + 1))
-        monkeypatch.setattr("depcache.demo.server._MAX_TRIES", 1)
+        monkeypatch.setattr("depcache.serving.process._PORTS", range(port, port + 1))
+        monkeypatch.setattr("depcache.serving.process._MAX_TRIES", 1)
         with pytest.raises(ServerError, match="in use"):
             find_free_port()
 

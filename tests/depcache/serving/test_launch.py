@@ -5,13 +5,13 @@ import shlex
 import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from depcache.cli import launch
-from depcache.cli.launch import Launch, find_gpu, given_flags, make_launch, require_free_port
 from depcache.errors import ConfigError, ServerError
-from depcache.tiny import models
+from depcache.serving import launch
+from depcache.serving.launch import Launch, find_gpu, given_flags, make_launch, require_free_port
 
 
 def options(launch):
@@ -21,12 +21,12 @@ def options(launch):
 
 
 def test_the_small_model_is_served_by_its_name(monkeypatch, tmp_path):
-    monkeypatch.setattr(models, "files", lambda _: tmp_path)
-    with pytest.raises(ConfigError, match="depcache-tiny is not in this build"):
+    monkeypatch.setitem(sys.modules, "depcache_tiny", None)
+    with pytest.raises(ConfigError, match=r"depcache-tiny is not installed: pip install \./models"):
         make_launch([], model="depcache-tiny")
-    models.model_folder().mkdir(parents=True)
+    monkeypatch.setitem(sys.modules, "depcache_tiny", SimpleNamespace(path=lambda: tmp_path))
     found = options(make_launch([], model="depcache-tiny"))
-    assert Path(found["--model-path"]) == models.model_folder()
+    assert Path(found["--model-path"]) == tmp_path
     assert found["--served-model-name"] == "depcache-tiny"
     named = options(make_launch(["--served-model-name", "x"], model="depcache-tiny"))
     assert named["--served-model-name"] == "x"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a training run to the files that ship: `python -m depcache.tiny.ship RUN [FOLDER]`.
+"""From a training run to the files that are kept: `python -m models.tiny.ship RUN [FOLDER]`.
 
 Of depcache-tiny the mean of the weights of its last three cycles, of the control the same with its
 own in place of the last: a cycle forgets some of what the one before it knew, and the mean keeps
@@ -14,14 +14,14 @@ import shutil
 from pathlib import Path
 
 from depcache.errors import ConfigError
-from depcache.tiny.models import SELF_ATTENTION, TINY, cycles_of, model_folder
+from models.tiny.stages import KEPT, RECIPE, SELF_ATTENTION, TINY, cycles_of
 
 NUM_CYCLES = 3
 """Whose mean ships."""
 
 
 def ship(run: Path, folder: Path) -> None:
-    """Write depcache-tiny, and the control if the run has one, to `folder`.
+    """Write depcache-tiny, and the control if the run has one, to their places in `folder`.
 
     Raises ConfigError if the run has no depcache-tiny.
     """
@@ -30,7 +30,7 @@ def ship(run: Path, folder: Path) -> None:
 
     tiny = cycles_of(run, TINY)[-NUM_CYCLES:]
     if not tiny:
-        raise ConfigError(f"{str(run)!r} has no model {TINY!r}: train one with depcache.tiny.train")
+        raise ConfigError(f"{str(run)!r} has no model {TINY!r}: train one with models.tiny.train")
     models = {TINY: tiny}
     if control := cycles_of(run, SELF_ATTENTION):
         models[SELF_ATTENTION] = [*tiny[:-1], control[-1]]
@@ -39,16 +39,16 @@ def ship(run: Path, folder: Path) -> None:
         with torch.no_grad():
             for same in zip(*(cycle.parameters() for cycle in cycles), strict=True):
                 same[-1].copy_(torch.stack(same).mean(0))
-        cycles[-1].bfloat16().save_pretrained(folder / name)
-        AutoTokenizer.from_pretrained(folders[-1]).save_pretrained(folder / name)
+        cycles[-1].bfloat16().save_pretrained(folder / KEPT[name])
+        AutoTokenizer.from_pretrained(folders[-1]).save_pretrained(folder / KEPT[name])
     shutil.copyfile(run / "log.jsonl", folder / "log.jsonl")
 
 
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description="Ship the models of a training run.")
-    parser.add_argument("run", type=Path, help="folder that depcache.tiny.train made")
-    parser.add_argument("folder", type=Path, nargs="?", default=model_folder().parent)
+    parser.add_argument("run", type=Path, help="folder that models.tiny.train made")
+    parser.add_argument("folder", type=Path, nargs="?", default=RECIPE, help="default: the recipe")
     args = parser.parse_args()
     try:
         ship(args.run, args.folder)

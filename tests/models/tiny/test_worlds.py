@@ -13,9 +13,9 @@ import pytest
 
 from depcache.demo.sample import load_triples
 from depcache.prompt.paths import INVERSE_RELATION
-from depcache.tiny.names import KINDS, Names
-from depcache.tiny.relations import ask, load_relations
-from depcache.tiny.worlds import UNKNOWN, answer_of, make_examples
+from models.tiny.names import KINDS, Names
+from models.tiny.relations import ask, load_relations
+from models.tiny.worlds import UNKNOWN, answer_of, make_examples
 
 NUM = 300
 

@@ -8,12 +8,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import yaml
 
 from depcache.prompt.paths import INVERSE_RELATION
+from models.tiny.stages import RECIPE
 
 _FACT_SHARE = 0.6
 
@@ -47,8 +47,8 @@ class Relation:
 @cache
 def load_relations() -> dict[str, Relation]:
     """All relations by name, in the order of the file."""
-    text = files("depcache").joinpath("tiny", "relations.yaml").read_text(encoding="utf-8")
-    return {name: _read(name, data) for name, data in yaml.safe_load(text).items()}
+    data = yaml.safe_load((RECIPE / "relations.yaml").read_text(encoding="utf-8"))
+    return {name: _read(name, relation) for name, relation in data.items()}
 
 
 def _read(name: str, data: dict[str, Any]) -> Relation:

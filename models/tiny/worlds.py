@@ -17,9 +17,9 @@ import networkx as nx
 
 from depcache.graph.retrieval import Retriever
 from depcache.prompt.paths import Path
-from depcache.tiny.names import NOUNS, Names
-from depcache.tiny.relations import ask, describe, load_relations, weight_of
 from depcache.training.examples import Example
+from models.tiny.names import NOUNS, Names
+from models.tiny.relations import ask, describe, load_relations, weight_of
 
 _SIZES = {
     "person": (3, 7),

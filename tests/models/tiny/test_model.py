@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from depcache.demo.run import DEPCACHE, ask_all, make_passes
 from depcache.demo.sample import load_questions, load_triples
 from depcache.graph.retrieval import Retriever
 from depcache.prompt.layout import LAYOUTS
-from depcache.tiny.models import SELF_ATTENTION, TINY, TINY_NAME, model_folder, resolve_model
+from depcache.serving.tiny import TINY_NAME, resolve_model
 from eval.workloads.graphs import hold
+from models.tiny.stages import KEPT, RECIPE, SELF_ATTENTION, TINY, kept_folder
 from tests.helpers.server import start_server
 
 MAX_BYTES = 20 * 2**20
@@ -23,15 +25,14 @@ MAX_TOKENS = 96
 
 
 def test_the_weights_are_small_and_have_a_card() -> None:
-    folder = model_folder().parent
-    files = [file for file in folder.rglob("*") if file.is_file()]
+    files = [file for file in RECIPE.rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) <= MAX_BYTES
-    shipped = {file.parent.name for file in files if file.suffix == ".safetensors"}
-    assert shipped == {TINY, SELF_ATTENTION}
-    card = (folder / "README.md").read_text(encoding="utf-8")
+    kept = {file.parent for file in files if file.suffix == ".safetensors"}
+    assert kept == {RECIPE / folder for folder in KEPT.values()}
+    card = (RECIPE / "depcache_tiny" / "README.md").read_text(encoding="utf-8")
     for word in ("Apache-2.0", "CC BY 3.0", "MetaQA", "2Wiki", "seed", "steps", "loss"):
         assert word in card
-    assert resolve_model(TINY_NAME) == str(model_folder())
+    assert Path(resolve_model(TINY_NAME)).samefile(kept_folder(TINY))
     assert resolve_model("other/model") == "other/model"
 
 
@@ -40,17 +41,17 @@ def test_the_weights_are_small_and_have_a_card() -> None:
 def test_a_model_can_be_loaded(name: str) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    network = AutoModelForCausalLM.from_pretrained(model_folder(name))
+    network = AutoModelForCausalLM.from_pretrained(kept_folder(name))
     assert sum(parameter.numel() for parameter in network.parameters()) <= MAX_PARAMETERS
     assert network.config.head_dim in (64, 128, 256)  # what FlashInfer's kernels take
-    assert AutoTokenizer.from_pretrained(model_folder(name)).chat_template
+    assert AutoTokenizer.from_pretrained(kept_folder(name)).chat_template
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     log = tmp_path_factory.mktemp("server") / "log"
     with (
-        start_server(model_folder(), "--max-total-tokens", "65536", log=log) as http,
+        start_server(kept_folder(TINY), "--max-total-tokens", "65536", log=log) as http,
         Client(str(http.base_url)) as client,
     ):
         yield client

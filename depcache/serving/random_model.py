@@ -6,8 +6,8 @@ depcache-tiny, or 125 million, with the tokenizer of depcache-tiny. Its answers 
 measured with it (tokens, reuse, time to first token) does not depend on the weights. `8b` has the
 shape of Llama-3-8B and no weights on disk: the server draws them (`load_flags`), on a GPU.
 
-`python -m depcache.demo.model [FOLDER] [--size 125m]` makes it, if it is not there, and prints
-its folder. Needs the extra `server`.
+`python -m depcache.serving.random_model [FOLDER] [--size 125m]` makes it, if it is not there, and
+prints its folder. Needs the extra `server`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from depcache.errors import ConfigError, shorten
 from depcache.install import install_command
-from depcache.tiny.models import TINY_NAME, resolve_model
+from depcache.serving.tiny import TINY_NAME, resolve_model
 
 MARKER_FILE = "depcache_demo.json"
 """Beside a model that this script made; says that it is not trained."""
@@ -98,7 +98,7 @@ def ensure_model(folder: Path | None = None, size: str = "30m") -> Path:
     if (folder / MARKER_FILE).exists():
         return folder
     # In a process of its own: the demo then measures without torch in memory.
-    command = [sys.executable, "-m", "depcache.demo.model", str(folder), "--size", size]
+    command = [sys.executable, "-m", "depcache.serving.random_model", str(folder), "--size", size]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:

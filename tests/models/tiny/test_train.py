@@ -19,9 +19,11 @@ from depcache.demo.sample import load_entities
 from depcache.errors import ConfigError
 from depcache.prompt.layout import LAYOUTS
 from depcache.prompt.tokenization import PromptTokenizer
-from depcache.tiny.models import cycles_of
-from depcache.tiny.ship import ship
-from depcache.tiny.train import (
+from depcache.training.examples import Example
+from depcache.training.samples import IGNORED
+from models.tiny.ship import ship
+from models.tiny.stages import cycles_of
+from models.tiny.train import (
     COPY_LEN,
     _stage_rows,
     copy_rows,
@@ -29,10 +31,8 @@ from depcache.tiny.train import (
     question_rows,
     train,
 )
-from depcache.tiny.trainer import Shape, Trainer, make_network
-from depcache.tiny.worlds import make_examples
-from depcache.training.examples import Example
-from depcache.training.samples import IGNORED
+from models.tiny.trainer import Shape, Trainer, make_network
+from models.tiny.worlds import make_examples
 
 pytestmark = pytest.mark.sglang  # torch and transformers come with the server
 
@@ -177,9 +177,9 @@ def test_all_stages_leave_models_that_can_be_loaded(tmp_path: Path) -> None:
 
     weights = tmp_path / "weights"
     ship(tmp_path, weights)
-    assert {file.name for file in weights.iterdir()} == {"dependency", "control", "log.jsonl"}
+    assert {file.name for file in weights.iterdir()} == {"depcache_tiny", "control", "log.jsonl"}
     for folder, *trained in (
-        ("dependency", "dependency-2", "dependency-3", "dependency-4"),
+        ("depcache_tiny/model", "dependency-2", "dependency-3", "dependency-4"),
         ("control", "dependency-2", "dependency-3", "control"),
     ):
         shipped = AutoModelForCausalLM.from_pretrained(weights / folder)
@@ -243,7 +243,7 @@ def test_what_is_forbidden_is_never_trained_on(
         asked.append(forbidden)
         return make_examples(*args, forbidden=forbidden, **keywords)
 
-    monkeypatch.setattr("depcache.tiny.train.make_examples", watch)
+    monkeypatch.setattr("models.tiny.train.make_examples", watch)
     train(tmp_path, 0.01, SMALL, forbidden=["Zorro"], has_control=True)
     assert len(asked) > 3
     assert set(asked) == {load_entities() | {"Zorro"}}

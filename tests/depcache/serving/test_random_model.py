@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from depcache.demo.model import MARKER_FILE, load_flags, make_model
+from depcache.serving.random_model import MARKER_FILE, load_flags, make_model
 
 pytestmark = pytest.mark.sglang
 

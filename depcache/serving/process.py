@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from depcache.cli.launch import Launch
 from depcache.client.client import Client
 from depcache.errors import ServerError
+from depcache.serving.launch import Launch
 
 TAIL_LINES = 15
 _STOP_S = 15.0

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the stages of the training are called, and where their models lie, here and in a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+TINY = "dependency"
+"""depcache-tiny: fine-tuned with dependency attention in all layouts; it reads flat text too."""
+
+SELF_ATTENTION = "control"
+"""What it is compared with: trained as it was, but in its last cycle on flat text only."""
+
+BASE = "base"
+"""What both come from: has never seen a tree. It is not kept: two are nearly 20 MB."""
+
+RECIPE = Path(__file__).parent
+"""The folder of this recipe."""
+
+KEPT = {TINY: Path("depcache_tiny", "model"), SELF_ATTENTION: Path("control")}
+"""Where in it the models are that are kept."""
+
+
+def kept_folder(name: str = TINY) -> Path:
+    """Returns the folder of a model that is kept."""
+    return RECIPE / KEPT[name]
+
+
+def cycle_name(name: str, cycle: int) -> str:
+    """Returns `dependency`, `dependency-2`, ... for the cycles 1, 2, ..."""
+    return name if cycle == 1 else f"{name}-{cycle}"
+
+
+def cycles_of(run: Path, name: str) -> list[Path]:
+    """Returns the folders of a model in a run: `dependency`, `dependency-2`, ..., those there."""
+    folders: list[Path] = []
+    while ((folder := run / cycle_name(name, len(folders) + 1)) / "config.json").is_file():
+        folders.append(folder)
+    return folders

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wheel that a client installs is small; depcache-tiny's weights are a wheel of their own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGED = ("depcache", "flashinfer_masks", "sglang_patches")
+MAX_BYTES = 600_000
+
+
+def build(folder: Path, made: Path) -> Path:
+    """Returns the wheel of the project in a folder, built with the setuptools that is here."""
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(made)]
+    done = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = made.glob("*.whl")
+    return wheel
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    leave_out = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
+    shutil.copytree(source, target, ignore=leave_out)
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that the wheels are made of: building leaves folders beside them."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
+        shutil.copyfile(ROOT / name, folder / name)
+    for name in PACKAGED:
+        copy_tree(ROOT / name, folder / name)
+    copy_tree(ROOT / "models", folder / "models")
+    return folder
+
+
+def test_the_wheel_of_depcache_is_small(checkout: Path, tmp_path: Path) -> None:
+    wheel = build(checkout, tmp_path)
+    assert wheel.stat().st_size <= MAX_BYTES
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == set(PACKAGED)
+    assert not [name for name in names if name.endswith((".safetensors", "tokenizer.json"))]
+    assert "depcache/prompt/schema.json" in names
+    assert "depcache/demo/wellknown/triples.tsv" in names
+
+
+def test_the_wheel_of_depcache_tiny_is_the_weights_and_their_card(
+    checkout: Path, tmp_path: Path
+) -> None:
+    wheel = build(checkout / "models" / "tiny", tmp_path)
+    names = zipfile.ZipFile(wheel).namelist()
+    found = {name for name in names if ".dist-info/" not in name}
+    model = {f"model/{file.name}" for file in (ROOT / "models/tiny/depcache_tiny/model").iterdir()}
+    ours = {"__init__.py", "README.md", "py.typed", *model}
+    assert found == {f"depcache_tiny/{name}" for name in ours}
