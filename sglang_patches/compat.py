@@ -15,7 +15,7 @@ from sglang.srt.mem_cache.base_prefix_cache import MatchResult
 from sglang_patches.contract import Request
 
 if TYPE_CHECKING:
-    from sglang_patches.request_state import Handle
+    from sglang_patches.requests.state import Handle
 
 ABORT_FUNCTIONS = ("abort_request", "_abort_on_waiting_timeout", "_abort_on_queued_limit")
 """Methods of the scheduler that drop requests. 0.5.23 has no `_abort_on_waiting_timeout`."""

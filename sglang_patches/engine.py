@@ -15,7 +15,7 @@ from typing import Any
 
 from depcache.errors import ServerError
 from depcache.prompt.dep_prompt import DepPrompt
-from sglang_patches.request_state import ATTRIBUTE
+from sglang_patches.requests.state import ATTRIBUTE
 
 
 @dataclass(frozen=True, slots=True)

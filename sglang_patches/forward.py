@@ -10,8 +10,8 @@ import torch
 
 from flashinfer_masks.visibility import Step
 from sglang_patches.contract import Batch, ForwardBatch
-from sglang_patches.host_cache import PendingLoad
-from sglang_patches.request_state import PendingCopy, RequestState, get_state
+from sglang_patches.requests.state import PendingCopy, RequestState, get_state
+from sglang_patches.tiers.host.residency import PendingLoad
 
 
 @dataclass(frozen=True, slots=True)

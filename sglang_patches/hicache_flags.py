@@ -13,7 +13,7 @@ import os
 from typing import Any
 
 from depcache.errors import ConfigError
-from sglang_patches.tiers.storage import check_backend
+from sglang_patches.tiers.disk.storage import check_backend
 from sglang_patches.version import BACKEND_NAME
 
 

@@ -64,7 +64,7 @@ def make_tree_cache(context: Any) -> Any:
 
     context  SGLang's TreeCacheBuildContext
     """
-    from sglang_patches.metrics import make_metrics
+    from sglang_patches.observe.metrics import make_metrics
     from sglang_patches.refusals import refuse_model, refuse_unsupported
     from sglang_patches.tiers.open import open_disk, open_host
     from sglang_patches.tree_cache import DepCacheTree

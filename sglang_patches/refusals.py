@@ -14,7 +14,7 @@ from depcache.cache import EVICTION_POLICIES
 from depcache.config import Config, load_config
 from depcache.errors import ConfigError
 from sglang_patches.attention import SUPPORTED_BACKENDS
-from sglang_patches.tiers.storage import POINTER_BACKENDS
+from sglang_patches.tiers.disk.storage import POINTER_BACKENDS
 from sglang_patches.version import BACKEND_NAME
 
 # (argument, value that is fine, flag, why not)

@@ -29,19 +29,19 @@ from depcache.errors import PromptError
 from depcache.plan import make_scheduler, match_segments
 from sglang_patches import compat
 from sglang_patches.contract import CacheParams, LoadBackParams, MatchParams, RadixKey, Request
-from sglang_patches.dependency_requests import DependencyRequests, make_state
-from sglang_patches.disk_cache import DiskCache
-from sglang_patches.host_cache import HostCache, PendingLoad
-from sglang_patches.idle_ages import IdleAges
-from sglang_patches.metrics import NullMetrics
-from sglang_patches.plain_requests import PlainRequests
-from sglang_patches.request_state import ATTRIBUTE, Handle, PendingCopy, RequestState, get_state
+from sglang_patches.observe.idle_ages import IdleAges
+from sglang_patches.observe.metrics import NullMetrics
+from sglang_patches.requests.dependency import DependencyRequests, make_state
+from sglang_patches.requests.plain import PlainRequests
+from sglang_patches.requests.state import ATTRIBUTE, Handle, PendingCopy, RequestState, get_state
+from sglang_patches.requests.waiting_queue import WaitingQueue, prompt_of
 from sglang_patches.slots import Slots
 from sglang_patches.tiers.bandwidth import Bandwidth
-from sglang_patches.tiers.disk import DiskTier
-from sglang_patches.tiers.host import HostTier
-from sglang_patches.tiers.host_pool import bytes_per_token
-from sglang_patches.waiting_queue import WaitingQueue, prompt_of
+from sglang_patches.tiers.disk.residency import DiskCache
+from sglang_patches.tiers.disk.tier import DiskTier
+from sglang_patches.tiers.host.pool import bytes_per_token
+from sglang_patches.tiers.host.residency import HostCache, PendingLoad
+from sglang_patches.tiers.host.tier import HostTier
 
 logger = logging.getLogger("depcache")
 

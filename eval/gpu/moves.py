@@ -80,8 +80,8 @@ def _tier_ms(num_rows: int, repeats: int) -> tuple[float, float]:
     import torch
     from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 
-    from sglang_patches.tiers.host import HostTier
-    from sglang_patches.tiers.host_pool import bytes_per_token
+    from sglang_patches.tiers.host.pool import bytes_per_token
+    from sglang_patches.tiers.host.tier import HostTier
 
     pool = MHATokenToKVPool(
         2 * num_rows,

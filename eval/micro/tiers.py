@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 
-from sglang_patches.tiers.disk import DiskTier
-from sglang_patches.tiers.fingerprint import Fingerprint
-from sglang_patches.tiers.host import HostTier
-from sglang_patches.tiers.host_pool import bytes_per_token, row_shape
-from sglang_patches.tiers.value import DiskRef, Entry
+from sglang_patches.tiers.disk.fingerprint import Fingerprint
+from sglang_patches.tiers.disk.tier import DiskTier
+from sglang_patches.tiers.disk.value import DiskRef, Entry
+from sglang_patches.tiers.host.pool import bytes_per_token, row_shape
+from sglang_patches.tiers.host.tier import HostTier
 
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {"dtype": torch.float32, "head_num": 2, "head_dim": 32, "layer_num": 4},

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sglang_patches.tiers import file_hashes
-from sglang_patches.tiers.file_hashes import FileHashes
+from sglang_patches.tiers.disk import file_hashes
+from sglang_patches.tiers.disk.file_hashes import FileHashes
 
 GB = 1_000_000_000
 MODEL_BYTES = 16 * GB  # 8 billion parameters of 2 bytes

@@ -11,7 +11,7 @@ import torch
 from depcache.errors import ConfigError
 from depcache.position.shift import shift_keys
 from sglang_patches.forward import DependencyBatch, merge_copies
-from sglang_patches.request_state import PendingCopy
+from sglang_patches.requests.state import PendingCopy
 
 
 class RowCopier:

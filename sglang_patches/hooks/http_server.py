@@ -17,7 +17,7 @@ from fastapi import HTTPException
 
 from depcache.errors import PromptError
 from depcache.prompt.wire import PREFIX
-from sglang_patches.rejections import counting_rejections
+from sglang_patches.http.rejections import counting_rejections
 
 # Name of SGLang's function for a route -> where the route reads dependency data. Names, because
 # some of the paths can be chosen by environment variables.

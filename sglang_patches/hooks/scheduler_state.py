@@ -17,7 +17,7 @@ from sglang_patches.contract import Scheduler
 def add_depcache_state(result: Any, scheduler: Scheduler, recv_req: Any) -> None:
     """Put our cache's state, and the answer to a question, into the reply."""
     if getattr(scheduler.tree_cache, "is_depcache", False):
-        from sglang_patches.control import answer
+        from sglang_patches.http.control import answer
 
         result.internal_state["depcache"] = answer(scheduler, recv_req.rid)
 

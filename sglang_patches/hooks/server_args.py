@@ -21,8 +21,8 @@ def prepare_front(result: Any, server_args: Any) -> None:
         return
     from sglang_patches.hicache_flags import adopt_hicache_flags
     from sglang_patches.hooks import install_front_hooks
+    from sglang_patches.http.rejections import export_rejections
     from sglang_patches.refusals import refuse_unsupported
-    from sglang_patches.rejections import export_rejections
     from sglang_patches.verify import require_front_in_place, require_in_place
 
     adopt_hicache_flags(server_args)
@@ -33,7 +33,7 @@ def prepare_front(result: Any, server_args: Any) -> None:
     export_rejections(server_args)
     http_server = sys.modules.get("sglang.srt.entrypoints.http_server")
     if http_server is not None:
-        from sglang_patches.routes import add_routes
+        from sglang_patches.http.routes import add_routes
 
         add_routes(http_server)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sglang_patches.tenants import TenantKey, join
+from sglang_patches.requests.tenants import TenantKey, join
 
 
 def join_salt(original: Callable[..., Any], serving: Any, request: Any) -> TenantKey | None:

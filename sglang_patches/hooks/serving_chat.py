@@ -15,9 +15,9 @@ from typing import Any
 
 from depcache.errors import PromptError
 from depcache.prompt.wire import parse_wire
-from sglang_patches.inbound import RenderedChat, has_keys, refuse_long_text, require_ids
-from sglang_patches.outbound import add_to_reply, add_to_stream
-from sglang_patches.rejections import counting_rejections
+from sglang_patches.http.rejections import counting_rejections
+from sglang_patches.requests.inbound import RenderedChat, has_keys, refuse_long_text, require_ids
+from sglang_patches.requests.outbound import add_to_reply, add_to_stream
 
 _deferred: ContextVar[list[str] | None] = ContextVar("depcache_deferred_chat", default=None)
 _PLACEHOLDER = -1  # no token id: stands for those of the text that is encoded later

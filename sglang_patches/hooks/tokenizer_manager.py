@@ -16,11 +16,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from depcache.errors import PromptError
-from sglang_patches.inbound import has_dependencies, prepare, refuse_lists
-from sglang_patches.outbound import collect
-from sglang_patches.rejections import counting_rejections
-from sglang_patches.request_state import ATTRIBUTE
-from sglang_patches.tenants import seal
+from sglang_patches.http.rejections import counting_rejections
+from sglang_patches.requests.inbound import has_dependencies, prepare, refuse_lists
+from sglang_patches.requests.outbound import collect
+from sglang_patches.requests.state import ATTRIBUTE
+from sglang_patches.requests.tenants import seal
 
 
 async def tokenize_dependencies(original: Callable[..., Any], manager: Any, obj: Any) -> Any:

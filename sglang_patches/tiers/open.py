@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from depcache.config import Config
-from sglang_patches.tiers.disk import DiskTier
-from sglang_patches.tiers.file_hashes import FileHashes
-from sglang_patches.tiers.fingerprint import make_fingerprint
-from sglang_patches.tiers.host import HostTier
-from sglang_patches.tiers.host_pool import GB, bytes_per_token, row_shape
+from sglang_patches.tiers.disk.file_hashes import FileHashes
+from sglang_patches.tiers.disk.fingerprint import make_fingerprint
+from sglang_patches.tiers.disk.tier import DiskTier
+from sglang_patches.tiers.host.pool import GB, bytes_per_token, row_shape
+from sglang_patches.tiers.host.tier import HostTier
 
 logger = logging.getLogger("depcache")
 

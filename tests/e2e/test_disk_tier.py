@@ -178,7 +178,7 @@ def test_a_storage_that_hangs_holds_nobody_up_for_long(
     start: Start, folder: Path, asked: Asked, verbs: list[str]
 ) -> None:
     config = {
-        "module_path": "tests.sglang_patches.tiers.backends",
+        "module_path": "tests.sglang_patches.tiers.disk.backends",
         "class_name": "Hanging",
         "hangs": verbs,
         "depcache_folder": str(next(path for path in folder.iterdir() if path.is_dir())),
@@ -193,7 +193,7 @@ def test_a_storage_that_raises_or_has_no_room_is_left_alone(
     start: Start, tmp_path: Path, asked: Asked
 ) -> None:
     config = {
-        "module_path": "tests.sglang_patches.tiers.backends",
+        "module_path": "tests.sglang_patches.tiers.disk.backends",
         "class_name": "Hanging",
         "fails": ["set", "get"],
         "depcache_folder": str(tmp_path),

@@ -16,7 +16,7 @@ from sglang.srt.managers.scheduler import Scheduler
 
 import sglang_patches
 from sglang_patches import compat
-from sglang_patches.request_state import Handle
+from sglang_patches.requests.state import Handle
 
 pytestmark = pytest.mark.sglang
 

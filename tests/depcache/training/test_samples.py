@@ -66,8 +66,8 @@ def mask_of(samples: list[Sample], num_tokens: int | None = None) -> np.ndarray:
 def test_a_sample_is_the_servers_prompt_and_its_answer(
     tokenizer: Any, examples: list[Example], layout: Any
 ) -> None:
-    from sglang_patches.inbound import text_to_ids
-    from sglang_patches.request_state import RequestState
+    from sglang_patches.requests.inbound import text_to_ids
+    from sglang_patches.requests.state import RequestState
 
     encoder = Encoder(tokenizer, layouts=[layout])
     for example in examples:

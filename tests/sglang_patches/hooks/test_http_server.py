@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.sglang_patches.test_routes import assert_cold_then_warm, chat, fresh_paths, text
+from tests.sglang_patches.http.test_routes import assert_cold_then_warm, chat, fresh_paths, text
 
 pytestmark = pytest.mark.sglang
 

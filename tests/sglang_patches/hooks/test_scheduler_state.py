@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from sglang_patches.control import make_question
 from sglang_patches.hooks.forward_batch import set_positions
 from sglang_patches.hooks.schedule_policy import show_queue
 from sglang_patches.hooks.scheduler_abort import release_orphans
 from sglang_patches.hooks.scheduler_state import add_depcache_state
+from sglang_patches.http.control import make_question
 
 pytestmark = pytest.mark.sglang
 

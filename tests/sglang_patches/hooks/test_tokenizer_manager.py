@@ -17,7 +17,7 @@ from sglang_patches.hooks.tokenizer_manager import (
     tokenize_one_by_one,
     unwrap_report,
 )
-from sglang_patches.rejections import num_rejected
+from sglang_patches.http.rejections import num_rejected
 
 pytestmark = pytest.mark.sglang
 

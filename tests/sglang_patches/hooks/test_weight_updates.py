@@ -13,7 +13,7 @@ import pytest
 
 from tests.helpers.ends import SLOWEST_S
 from tests.helpers.server import start_server
-from tests.sglang_patches.test_malformed import TOKENS, ids_form
+from tests.sglang_patches.http.test_malformed import TOKENS, ids_form
 
 pytestmark = pytest.mark.sglang
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sglang_patches.tiers.disk import DiskTier
+from sglang_patches.tiers.disk.tier import DiskTier
 from tests.helpers.ends import SLOWEST_S
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_patches.tiers.bandwidth import STALE_S, Bandwidth, LinearCost
-from tests.sglang_patches.tiers.make import Clock
+from tests.sglang_patches.tiers.disk.make import Clock
 
 pytestmark = pytest.mark.sglang
 

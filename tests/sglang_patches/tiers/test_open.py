@@ -13,9 +13,9 @@ from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.server_args import ServerArgs
 
 from depcache.config import Config
-from sglang_patches.tiers import file_hashes
+from sglang_patches.tiers.disk import file_hashes
 from sglang_patches.tiers.open import open_disk
-from tests.sglang_patches.tiers.make import make_pool
+from tests.sglang_patches.tiers.disk.make import make_pool
 
 pytestmark = pytest.mark.sglang
 

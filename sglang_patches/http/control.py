@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Questions from the HTTP process to the cache, answered inside the scheduler.
+
+A question is JSON in the request id of SGLang's state query; see `hooks/scheduler_state.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from depcache.cache import Node
+from depcache.errors import PromptError
+from depcache.plan import SegmentTable, look_up, match_segments
+from depcache.prompt.wire import WireIds, forest_from_wire, parse_wire
+from sglang_patches.contract import Scheduler
+from sglang_patches.observe.stats import dump_tree, make_stats
+from sglang_patches.requests.tenants import Namespace
+
+logger = logging.getLogger("depcache")
+
+QUESTION_PREFIX = "depcache:"
+
+
+def make_question(question: dict[str, Any]) -> str:
+    """The request id that carries `question`."""
+    return QUESTION_PREFIX + json.dumps(question)
+
+
+def answer(scheduler: Scheduler, rid: str | None) -> dict[str, Any]:
+    """The cache's state, and under `reply` the answer to the question in `rid`, if any.
+
+    Raises nothing: what goes wrong with a question, even by a fault of ours, is the error of this
+    question. The scheduler that is asked serves everybody else as well.
+    """
+    cache = scheduler.tree_cache
+    state: dict[str, Any] = {}
+    try:
+        state["cache"] = cache.describe()
+        if rid and rid.startswith(QUESTION_PREFIX):
+            question = json.loads(rid[len(QUESTION_PREFIX) :])
+            state["reply"] = _ANSWERS[question["ask"]](cache, question)
+    except PromptError as error:
+        state["error"] = str(error)
+    except Exception as error:
+        logger.exception("a question could not be answered")
+        state["fault"] = f"the question could not be answered ({type(error).__name__}: {error})"
+    return state
+
+
+def _explain(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
+    """What the plan for a prompt would be now. Changes nothing.
+
+    `on_disk` are those of the missed that a request could have brought from disk while it waits.
+    """
+    table, root = _table_and_root(cache, question)
+    plan = look_up(root, table, lowest="host" if cache.host is not None else "device")
+    num_hits = plan.num_cached
+    num_on_disk = 0
+    if cache.disk is not None and not cache.disk.is_off:
+        num_on_disk = look_up(root, table).num_cached - num_hits
+    return {
+        "shared": plan.shared,
+        "shifted": plan.shifted,
+        "loaded": plan.in_host,
+        "missed": table.task_start - num_hits,
+        "on_disk": num_on_disk,
+        "matched_by_segment": plan.matched,
+    }
+
+
+def _prefetch(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
+    """Begin to bring the prompt's context from disk to host memory; tokens by where they are."""
+    table, root = _table_and_root(cache, question)
+    found = look_up(root, table)
+    num_fetched = 0
+    if cache.disk is not None:
+        num_fetched = cache.disk.fetch(found.disk_nodes, found.host_nodes)
+    return {
+        "tokens": {
+            "device": found.shared + found.shifted,
+            "host": found.in_host,
+            "disk": found.on_disk,
+        },
+        "fetched": num_fetched,
+        "missing": table.task_start - found.num_cached,
+    }
+
+
+def _invalidate(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
+    """Give up all that begins with one of the prompt's paths, whatever its layout and position.
+
+    Of every tenant, unless the question has an `extra_key`. What led there and nowhere else goes
+    as well, but not the system.
+    """
+    table, _ = _table_and_root(cache, question)
+    leaves = sorted(set(range(table.num_segments)) - set(table.parents))
+    has_system = question["custom_params"]["depcache_system_len"] > 0
+    tenant = question["extra_key"]
+    before = _cached_tokens(cache)
+    num_kept = 0
+    for namespace in cache.tree.namespaces():
+        if tenant is not None and namespace.tenant != tenant:
+            continue
+        root = cache.tree.root(namespace)
+        found = match_segments(cache.tree, root, table, any_position=True)
+        top = found.ends[0] if has_system else root
+        for leaf in leaves:
+            end = found.ends[leaf]
+            if end is not None and found.matched[leaf] == table.stops[leaf] - table.starts[leaf]:
+                num_kept += _forget(cache, end, top)
+    after = _cached_tokens(cache)
+    gone = {tier: before[tier] - after[tier] for tier in before}
+    if cache.disk is not None:
+        gone["disk"] += cache.disk.found.forget([table.path(leaf) for leaf in leaves], tenant)
+    return {"tokens": gone, "in_use": num_kept}
+
+
+def _forget(cache: Any, node: Node, top: Node | None) -> int:
+    """Give up `node`, what is below, and above it up to `top` what leads to nothing any more."""
+    above = node.parent
+    num_kept = cache.forget([node])[1]
+    while above is not None and above is not top and above.parent is not None:
+        if above.children or above.locks:
+            break
+        node, above = above, above.parent
+        cache.forget([node])
+    return num_kept
+
+
+def _cached_tokens(cache: Any) -> dict[str, int]:
+    return {
+        "device": cache.tree.num_tokens,
+        **{copies.tier: copies.num_tokens for copies in cache.tree.lower},
+    }
+
+
+def _persist(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
+    """Begin to write to disk whatever is not there yet; the tokens that are on their way."""
+    if cache.disk is None:
+        raise PromptError("this server has no disk tier: start it with disk_gb and host_gb")
+    return {"tokens": cache.disk.write_all()}
+
+
+def _keep_disk(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
+    """Whether the next flush leaves the values on disk."""
+    cache.keeps_disk = question["keep"]
+    return {}
+
+
+def _table_and_root(cache: Any, question: dict[str, Any]) -> tuple[SegmentTable, Node]:
+    """The segments of the question's prompt, and the root of its namespace."""
+    wire = parse_wire(question["custom_params"])
+    if not isinstance(wire, WireIds):
+        raise PromptError("the question needs dependency data in ids form: send segments")
+    tokens = np.array(question["input_ids"], dtype=np.int64)
+    table = SegmentTable.make(tokens, forest_from_wire(tokens, wire), wire.layout)
+    return table, cache.tree.root(Namespace(question["extra_key"], wire.layout))
+
+
+_ANSWERS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
+    "explain": _explain,
+    "stats": lambda cache, question: make_stats(cache),
+    "prefetch": _prefetch,
+    "invalidate": _invalidate,
+    "persist": _persist,
+    "keep_disk": _keep_disk,
+    "tree": lambda cache, question: dump_tree(cache, question["limit"]),
+}

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the server tells about itself: metrics, counts of the cache, ages of what left it."""

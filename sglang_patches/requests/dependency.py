@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests with dependency data: matched, moved and cached segment by segment.
+
+SGLang gives every request one row of slots: cached slots first, then computed ones. So a match
+permutes the prompt in such a way that hits come first (see `depcache.plan.request`); what is
+behind it - admission, chunking, the overlap loop, decode, retraction, abort - is stock SGLang.
+
+Who owns the slot of a row:
+
+    row   0 ....... num_shared ....... num_hits ........... task_start ....... n .......
+          | shared    | shifted copies   | missed context     | task           | output |
+          | tree      | request          | tree, once cached  | request        | request|
+
+Loaded hits, behind the shifted ones, are the tree's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from depcache.cache import KVTree, Node
+from depcache.errors import PromptError
+from depcache.plan import ContextInsertion, RequestPlan, plan_request
+from depcache.prompt.wire import PREFIX as WIRE_PREFIX
+from depcache.prompt.wire import WireIds, parse_wire
+from sglang_patches import compat
+from sglang_patches.contract import Request
+from sglang_patches.requests.state import (
+    ATTRIBUTE,
+    NO_FREE_SLOTS,
+    POOL_TOO_SMALL,
+    FirstSlice,
+    PendingCopy,
+    RequestState,
+    to_log,
+)
+from sglang_patches.requests.tenants import namespace_of
+from sglang_patches.slots import Slots
+from sglang_patches.tiers.bandwidth import Bandwidth
+from sglang_patches.tiers.host.residency import HostCache
+
+logger = logging.getLogger("depcache")
+
+# SGLang clips what it reserves for output when it admits a request; the same bound here, so
+# that "can never fit" means the same in both places.
+MAX_RESERVED_NEW_TOKENS = 4096
+
+
+def make_state(req: Request) -> RequestState | None:
+    """Prepare a request of SGLang's; None for a plain one. Raises PromptError and nothing else.
+
+    The scheduler calls it, where an error that nobody expects would end the server for everyone.
+    """
+    try:
+        return _make_state(req)
+    except PromptError:
+        raise
+    except Exception as error:
+        logger.exception("request %s could not be prepared", req.rid)
+        raise PromptError(
+            f"the request could not be prepared ({type(error).__name__}: {error}): send it without "
+            "dependency data, and report this"
+        ) from error
+
+
+def _make_state(req: Request) -> RequestState | None:
+    wire = parse_wire(getattr(req.sampling_params, "custom_params", None) or {})
+    if wire is None:
+        return None
+    if not isinstance(wire, WireIds):
+        raise PromptError(
+            "depcache_paths reached the scheduler as text: send requests through the "
+            "server's tokenizer, or send input_ids with segments"
+        )
+    if req.session is not None or req.input_embeds is not None:
+        raise PromptError(
+            "sessions and input_embeds cannot be combined with dependency data: "
+            "leave out one of them"
+        )
+    start_s = time.perf_counter()
+    tokens = np.frombuffer(req.origin_input_ids, dtype=np.int64).copy()
+    # KV of another layout has other positions, or other distances to its ancestors.
+    state = RequestState.make(tokens, wire, namespace_of(req, wire.layout))
+    state.plan_s = time.perf_counter() - start_s
+    if req.return_logprob and 0 <= req.logprob_start_len < state.table.task_start:
+        raise PromptError(
+            f"logprob_start_len {req.logprob_start_len} lies in the context, whose rows "
+            f"are not in prompt order: use {state.table.task_start} or more"
+        )
+    setattr(req, ATTRIBUTE, state)
+    # The lists are as long as the prompt has segments and are not needed any more; SGLang
+    # keeps a reference cycle through this dict for the life of the request.
+    given = req.sampling_params.custom_params or {}
+    req.sampling_params.custom_params = {
+        key: value for key, value in given.items() if not key.startswith(WIRE_PREFIX)
+    }
+    return state
+
+
+class DependencyRequests:
+    """SGLang's calls for dependency requests. Counters are in tokens but for `requests`."""
+
+    def __init__(
+        self,
+        tree: KVTree,
+        slots: Slots,
+        host: HostCache | None,
+        bandwidth: Bandwidth,
+        on_request: Callable[[dict[str, Any], float], None],
+        *,
+        reencodes: bool = True,
+    ) -> None:
+        """What SGLang's cache hands over to.
+
+        on_request  called with the report of a request and the seconds spent on its plan
+        reencodes   False copies shifted hits as they are, which gives worse answers
+        """
+        self.counters = dict.fromkeys(
+            ("requests", "shared", "shifted", "loaded", "missed", "plain", "shift_fallbacks"), 0
+        )
+        self.num_private = 0  # slots of shifted copies
+        self._tree = tree
+        self._slots = slots
+        self._host = host
+        self._bandwidth = bandwidth
+        self._on_request = on_request
+        self._reencodes = reencodes
+        # Requests whose copies are allocated but not launched; id -> (request, state).
+        self._pending: dict[int, tuple[Request, RequestState]] = {}
+
+    def clear(self) -> None:
+        """Forget everything; for a cache that was reset."""
+        self.num_private = 0
+        self._pending.clear()
+
+    # -- matching --------------------------------------------------------------------------
+
+    def match(self, req: Request, state: RequestState) -> RequestPlan:
+        """Plan the request anew if need be, and put its prompt into the order of the plan."""
+        start_s = time.perf_counter()
+        self.release_pending(state)  # matched and loaded before, but not admitted
+        plan = state.plan
+        if plan is None or plan.version != self._tree.version or state.is_running:
+            plan = self._make_plan(req, state)
+        state.start(self._tree, plan)
+        _permute(req, state, plan)
+        state.plan_s += time.perf_counter() - start_s
+        return plan
+
+    def _make_plan(self, req: Request, state: RequestState) -> RequestPlan:
+        plan = self._plan(state)
+        if plan.num_loaded and not self._bandwidth.should_load(plan.num_loaded, "host"):
+            state.allow_load = False
+            plan = self._plan(state)
+        if not plan.num_shifted:
+            return plan
+        # A shifted hit takes a slot of its own while its source stays locked. If that cannot
+        # fit even in an otherwise empty pool, SGLang would retry for ever and let nobody
+        # else in; so recompute instead.
+        new = min(
+            max(req.sampling_params.max_new_tokens - len(req.output_ids), 0),
+            MAX_RESERVED_NEW_TOKENS,
+        )
+        rows = state.num_tokens + len(req.output_ids) - plan.num_shared
+        if plan.num_locked + rows + new + 1 < self._slots.capacity:
+            return plan
+        return self._plan_without_shift(state, POOL_TOO_SMALL)
+
+    def _plan_without_shift(self, state: RequestState, reason: str) -> RequestPlan:
+        state.allow_shift = False
+        state.fallback_reason = reason
+        self.counters["shift_fallbacks"] += 1
+        return self._plan(state)
+
+    def _plan(self, state: RequestState) -> RequestPlan:
+        return plan_request(
+            self._tree,
+            self._tree.root(state.namespace),
+            state.table,
+            allow_shift=state.allow_shift,
+            allow_load=state.allow_load,
+        )
+
+    # -- shifted and loaded hits: what SGLang calls load-back --------------------------------
+
+    def load_back(self, req: Request, state: RequestState) -> np.ndarray:
+        """Allocate and return the slots of the shifted and loaded hits.
+
+        The copies run with the prefill. SGLang calls this after admission and under the lock of
+        the handle. A source may still be written, and a free slot still be read, by the
+        step in flight: only a copy in stream order is right. When no slots are left the request
+        is planned again without moves.
+        """
+        assert state.plan is not None
+        plan = state.plan
+        if plan.loaded:
+            assert self._host is not None
+            targets = self._host.load(plan.loaded, plan.num_shifted, self._slots.alloc)
+        else:
+            targets = self._slots.alloc(plan.num_shifted)
+        if targets is None:
+            state.allow_load = False
+            plan = self._plan_without_shift(state, NO_FREE_SLOTS)
+            state.start(self._tree, plan)
+            _permute(req, state, plan)
+            compat.set_prefix(req, self._slots.to_device(plan.shared_slots))
+            return np.empty(0, np.int64)
+        if plan.loaded:
+            self._tree.lock(plan.loaded)
+            state.handle.nodes += plan.loaded
+            state.num_loaded = plan.num_loaded
+            assert state.insertion is not None
+            state.insertion.own_loaded()
+        if plan.num_shifted:
+            shifted = plan.shifted
+            state.pending = PendingCopy(
+                sources=shifted.slots,
+                targets=targets[: plan.num_shifted],
+                homes=shifted.home if self._reencodes else shifted.placed,
+                placed=shifted.placed,
+            )
+            state.num_private = plan.num_shifted
+            self.num_private += plan.num_shifted
+            self._pending[id(state)] = (req, state)
+        return targets
+
+    def take_pending(self, state: RequestState) -> PendingCopy | None:
+        """Hand the copies of `state` to the forward pass that is being launched."""
+        pending, state.pending = state.pending, None
+        self._pending.pop(id(state), None)
+        return pending
+
+    def release_pending(self, state: RequestState) -> None:
+        """Give up copies that were not launched."""
+        pending = self.take_pending(state)
+        if pending is not None:
+            self._slots.free(pending.targets)
+            self.num_private -= len(pending.targets)
+            state.num_private = 0
+
+    def release_orphans(self, waiting: list[Request]) -> None:
+        """Free unlaunched copies of requests that left the waiting queue without running."""
+        if not self._pending:
+            return
+        alive = {id(req) for req in waiting}
+        for req, state in list(self._pending.values()):
+            if id(req) not in alive:
+                self.release_pending(state)
+
+    # -- inserting ---------------------------------------------------------------------------
+
+    def cache_unfinished(self, req: Request, state: RequestState) -> None:
+        """Cache the context that is computed so far."""
+        assert state.insertion is not None
+        num_rows = req.extend_range.end
+        self._begin(req, state)
+        self._insert_context(req, state, state.insertion, num_rows)
+        compat.set_prefix(req, self._slots.row_on_device(req, num_rows))
+        compat.set_protected_len(req, int(state.insertion.owned.sum()) + state.num_private)
+
+    def cache_finished(
+        self, req: Request, state: RequestState, is_insert: bool, num_rows: int
+    ) -> list[Node]:
+        """Give back the rows of a request that ended; the nodes it has used."""
+        insertion = state.insertion
+        if insertion is None:  # ended before it was ever matched
+            self._slots.free(self._slots.row(req, num_rows))
+            return []
+        self._begin(req, state)
+        if is_insert:
+            self._insert_context(req, state, insertion, num_rows)
+        # Rows behind the context, shifted copies and duplicates are the request's own.
+        is_own = np.ones(num_rows, bool)
+        num_prompt = min(num_rows, state.num_tokens)
+        is_own[:num_prompt] = ~insertion.owned[:num_prompt]
+        self._slots.free(self._slots.row(req, num_rows)[is_own])
+        self.num_private -= state.num_private
+        nodes = state.handle.nodes
+        if compat.held_by(req) is not None:
+            self._tree.unlock(nodes)
+        # A retracted request comes back and is matched again from the start.
+        state.forget_plan()
+        return nodes
+
+    def _begin(self, req: Request, state: RequestState) -> None:
+        """Once per admission: count the hits and tell the client what was reused."""
+        if state.is_running:
+            return
+        state.is_running = True
+        self._tree.touch(state.handle.nodes)
+        if state.is_reported:  # it ran before and was retracted
+            return
+        state.is_reported = True
+        report = state.report()
+        self.counters["requests"] += 1
+        for name in ("shared", "shifted", "loaded", "missed", "plain"):
+            self.counters[name] += report[name]
+        req.customized_info = {**(req.customized_info or {}), ATTRIBUTE: FirstSlice([report])}
+        self._on_request(report, state.plan_s)
+        logger.debug("rid=%s %s plan_ms=%.3f", req.rid, to_log(report), 1000 * state.plan_s)
+
+    def _insert_context(
+        self, req: Request, state: RequestState, insertion: ContextInsertion, num_rows: int
+    ) -> None:
+        """Offer the rows [.., num_rows) that are not in the tree yet."""
+        next_row = insertion.next_row
+        if next_row is None or next_row >= num_rows:
+            return  # without reading the row from the device
+        offer = insertion.offer(num_rows, self._slots.row(req, num_rows))
+        state.handle.nodes += offer.taken
+        for duplicate in offer.duplicates:
+            self._slots.write_row(req, duplicate.row, duplicate.cached)
+        if offer.duplicates:
+            self._slots.free(np.concatenate([duplicate.own for duplicate in offer.duplicates]))
+
+
+def _permute(req: Request, state: RequestState, plan: RequestPlan) -> None:
+    # `origin_input_ids_unpadded` keeps the client's order, for the detokenizer.
+    permuted = array("q")
+    permuted.frombytes(state.tokens[plan.order].tobytes())
+    req.origin_input_ids = permuted
+    req.full_untruncated_fill_ids = permuted + req.output_ids

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests on their way in: text form to ids, and every check possible before the scheduler.
+
+What is wrong here is a ValueError of the one request that has it, which SGLang answers with
+HTTP 400. The scheduler may then trust what it gets.
+
+`prepare` is the one reader of every route. It takes as long as the prompt is long, so it belongs
+on a thread: the event loop serves everybody. What is cheap to see is refused first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from depcache.errors import PromptError, explain_validation, shorten
+from depcache.position.rope import why_not_movable
+from depcache.prompt.dep_prompt import DepPrompt
+from depcache.prompt.forest import IntArray
+from depcache.prompt.wire import (
+    PREFIX,
+    WireIds,
+    WireText,
+    forest_from_wire,
+    parse_wire,
+    read_input_ids,
+)
+from sglang_patches.requests.beginnings import context_class
+
+MAX_BYTES_PER_TOKEN = 64
+"""Longest text of a dependency prompt, and longest `depcache_paths`, in characters for each token
+of the model's context. As text a prompt is about five for each token, and a few times longer than
+its trees."""
+
+_IS_READY = "depcache_is_ready"  # attribute of a request that `prepare` has seen
+
+
+class RenderedChat(str):
+    """The text of a chat after its template, to be tokenized later.
+
+    suffix  token ids that go behind it: the beginning of an answer to be continued
+    """
+
+    suffix: list[int]
+
+
+class _OneRequest(BaseModel):
+    """What SGLang passes to the scheduler for one prompt, where it also takes lists for batches."""
+
+    model_config = ConfigDict(strict=True, from_attributes=True)
+
+    rid: str | None = None
+    stream: bool | None = None
+    return_logprob: bool | None = None
+    logprob_start_len: int | None = None
+    top_logprobs_num: int | None = None
+    token_ids_logprob: list[int] | None = None
+    priority: int | None = None
+    lora_path: str | None = None
+
+
+def prepare(obj: Any, manager: Any) -> None:
+    """Make a request with dependency data ready for the scheduler; leave a plain one alone.
+
+    obj      SGLang's GenerateReqInput for one prompt; `text`, `input_ids` and `sampling_params`
+             change
+    manager  SGLang's TokenizerManager
+
+    Raises PromptError. Safe to call twice, and from several threads for several requests.
+    """
+    if getattr(obj, _IS_READY, False) or not has_dependencies(obj):
+        return
+    _refuse_types(obj)
+    # SGLang takes prompts that are shorter than this.
+    max_tokens = manager.context_len - manager.num_reserved_tokens
+    _refuse_long(obj, max_tokens)
+    wire = parse_wire(custom_params_of(obj), max_paths=max_tokens)
+    if isinstance(wire, WireText):
+        _convert_text(obj, wire, manager.tokenizer)
+    else:
+        require_ids(obj.input_ids)
+    tokens = read_input_ids(obj.input_ids)
+    _refuse_many_tokens(len(tokens), max_tokens)
+    _validate_ids(obj, tokens, manager.model_config)
+    setattr(obj, _IS_READY, True)
+
+
+def custom_params_of(obj: Any) -> Any:
+    """The `custom_params` of a GenerateReqInput for one prompt, None without any."""
+    sampling_params = getattr(obj, "sampling_params", None)
+    if not isinstance(sampling_params, Mapping):
+        return None
+    return sampling_params.get("custom_params")
+
+
+def has_dependencies(obj: Any) -> bool:
+    """Whether a GenerateReqInput for one prompt carries any of our keys."""
+    return has_keys(custom_params_of(obj))
+
+
+def has_keys(custom_params: Any) -> bool:
+    """Whether any of our keys is among `custom_params`."""
+    return isinstance(custom_params, Mapping) and any(
+        isinstance(key, str) and key.startswith(PREFIX) for key in custom_params
+    )
+
+
+def require_ids(input_ids: Any) -> None:
+    """Raise PromptError when segments came with a text: nobody knows where its tokens end."""
+    if input_ids is None:
+        raise PromptError(
+            "segments count the tokens of input_ids, but the prompt came as text: send input_ids, "
+            "or send depcache_paths instead of segments"
+        )
+
+
+def text_to_ids(
+    text: str, wire: WireText, tokenizer: Any, *, add_special_tokens: bool
+) -> tuple[list[int], dict[str, Any]]:
+    """Turn a prompt text with the flat paths in it into tokens in pre-order and ids form.
+
+    add_special_tokens  whether the tokenizer may put its own (BOS) before the text
+    """
+    prompt = DepPrompt.from_text(
+        text,
+        wire,
+        tokenizer=tokenizer,
+        context=context_class(),
+        add_special_tokens=add_special_tokens,
+    )
+    return prompt.to_wire()
+
+
+def refuse_long_text(text: str, max_tokens: int, name: str = "the prompt") -> None:
+    """Raise PromptError for a text that no prompt of so many tokens can have."""
+    max_len = MAX_BYTES_PER_TOKEN * max_tokens
+    if len(text) > max_len:
+        raise PromptError(
+            f"{name} has {len(text)} characters, and this server takes at most {max_len}, "
+            f"{MAX_BYTES_PER_TOKEN} for each token of the model's context: send fewer paths"
+        )
+
+
+def refuse_lists(obj: Any) -> None:
+    """Raise PromptError for a list where one prompt, a plain one too, has one value.
+
+    SGLang takes lists in these fields, for batches, and looks at them only in the scheduler.
+    """
+    for name in fields_of_one_value():
+        value = getattr(obj, name, None)
+        if isinstance(value, list):
+            raise PromptError(f"{name} is {shorten(value)}: send one value for one prompt")
+
+
+@cache
+def fields_of_one_value() -> tuple[str, ...]:
+    """Fields that may hold a list in a GenerateReqInput, but not in what the scheduler gets."""
+    from sglang.srt.managers.io_struct import GenerateReqInput, TokenizedGenerateReqInput
+
+    given, passed = map(get_type_hints, (GenerateReqInput, TokenizedGenerateReqInput))
+    return tuple(
+        name
+        for name in given.keys() & passed.keys()
+        # The tokens of a prompt are passed on as an array.
+        if name != "input_ids" and _takes_lists(given[name]) and not _takes_lists(passed[name])
+    )
+
+
+def _takes_lists(hint: Any) -> bool:
+    if get_origin(hint) in (Union, UnionType):
+        return any(map(_takes_lists, get_args(hint)))
+    return hint is list or get_origin(hint) is list
+
+
+def _refuse_types(obj: Any) -> None:
+    try:
+        _OneRequest.model_validate(obj)
+    except ValidationError as error:
+        raise PromptError(f"{explain_validation(error)}; send one prompt per request") from None
+
+
+def _refuse_long(obj: Any, max_tokens: int) -> None:
+    """Refuse what is too long, before anything is made of it."""
+    if isinstance(obj.text, str):
+        refuse_long_text(obj.text, max_tokens)
+    params = custom_params_of(obj)
+    paths = params.get("depcache_paths")
+    if isinstance(paths, str):
+        refuse_long_text(paths, max_tokens, "depcache_paths")
+    segments = params.get("depcache_segment_lens"), params.get("depcache_segment_parents")
+    for given in (obj.input_ids, *segments):
+        if isinstance(given, list):
+            _refuse_many_tokens(len(given), max_tokens)
+
+
+def _refuse_many_tokens(num_tokens: int, max_tokens: int) -> None:
+    if num_tokens >= max_tokens:
+        raise PromptError(
+            f"the prompt has {num_tokens} tokens or segments, which is longer than the model's "
+            f"context takes, at most {max_tokens - 1}: send fewer paths"
+        )
+
+
+def _convert_text(obj: Any, wire: WireText, tokenizer: Any) -> None:
+    """Replace the text form of a request by ids, in place."""
+    text = obj.text
+    if text is None:
+        raise PromptError(
+            "depcache_paths came with input_ids: send the prompt as text, or the segments as ids"
+        )
+    if not isinstance(text, str):
+        raise PromptError(f"the prompt is {shorten(text)}: send one text per request")
+    # The template of a chat has written the special tokens that belong before it.
+    is_chat = isinstance(text, RenderedChat)
+    obj.input_ids, params = text_to_ids(text, wire, tokenizer, add_special_tokens=not is_chat)
+    if is_chat:
+        obj.input_ids += text.suffix
+        obj.text = None
+    others = {k: v for k, v in custom_params_of(obj).items() if not k.startswith(PREFIX)}
+    obj.sampling_params = {**obj.sampling_params, "custom_params": {**others, **params}}
+
+
+def _validate_ids(obj: Any, tokens: IntArray, model_config: Any) -> None:
+    """Raise PromptError unless the scheduler can run this request's segments."""
+    wire = parse_wire(custom_params_of(obj))
+    assert isinstance(wire, WireIds)
+    forest = forest_from_wire(tokens, wire)
+    vocab_size = model_config.vocab_size
+    if int(tokens.max()) >= vocab_size:
+        raise PromptError(
+            f"{int(tokens.max())} is among the input_ids, but the model's vocabulary has "
+            f"{vocab_size} tokens: tokenize with the served model's tokenizer"
+        )
+    if wire.layout != "tree":
+        why = why_not_movable(model_config.hf_text_config)
+        if why is not None:
+            raise PromptError(
+                f"layout {wire.layout!r} moves cached keys, which this model does not allow "
+                f"because {why}: use the layout 'tree'"
+            )
+    _refuse_features(obj, forest.task_start)
+
+
+def _refuse_features(obj: Any, task_start: int) -> None:
+    if obj.return_logprob and 0 <= (obj.logprob_start_len or 0) < task_start:
+        raise PromptError(
+            f"logprob_start_len {obj.logprob_start_len} lies in the context, which has no "
+            f"linear order: use {task_start} or more, or -1 for output tokens only"
+        )
+    for name in (
+        "return_hidden_states",
+        "return_routed_experts",
+        "return_indexer_topk",
+        "session_params",
+        "input_embeds",
+        "image_data",
+        "video_data",
+        "audio_data",
+        "positional_embed_overrides",
+        "multi_item_delimiter_indices",
+    ):
+        if getattr(obj, name, None):
+            raise PromptError(f"{name} cannot be combined with dependency data: leave out one")

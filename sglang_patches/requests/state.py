@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the plugin remembers of one dependency request, from its first match to its end.
+
+It hangs on the engine's request object itself (`Req.depcache`), never in a table by id: ids
+are used again after an abort.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from depcache.cache import KVTree, Node
+from depcache.plan import ContextInsertion, RequestPlan, SegmentTable
+from depcache.prompt.wire import WireIds, forest_from_wire
+from flashinfer_masks.visibility import Structure
+from sglang_patches.contract import Request
+from sglang_patches.requests.tenants import Namespace
+
+ATTRIBUTE = "depcache"
+
+# Why a request reuses less than the tree has; `fallback_reason` in its report.
+POOL_TOO_SMALL = "the pool is too small to move cached rows"
+NO_FREE_SLOTS = "no slots were free for moving cached rows"
+
+
+def get_state(req: Request) -> RequestState | None:
+    """The state of an SGLang request, None for a plain one."""
+    return getattr(req, ATTRIBUTE, None)
+
+
+class FirstSlice(list[Any]):
+    """A list that any slice from its beginning has all of.
+
+    SGLang sends a request's extra information cut to the output tokens of each message; a
+    report that is to go with the first message would be lost if that has no token.
+    """
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return [] if key.start else list(self)
+        return super().__getitem__(key)
+
+
+class Handle:
+    """What SGLang carries as `req.last_node`: the nodes that a request keeps from eviction.
+
+    Opaque to the scheduler, which only locks and unlocks it as a whole. Its node list grows
+    while the request computes its context; whoever appends a node locks it at once.
+
+    to_load  of a plain request: nodes in host memory that follow behind `nodes`
+    """
+
+    __slots__ = ("nodes", "to_load")
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self.nodes = nodes
+        self.to_load: list[Node] = []
+
+
+@dataclass(slots=True, eq=False)
+class PendingCopy:
+    """Shifted hits whose target slots are allocated and whose copy is not launched yet.
+
+    sources, targets  (n,) int64 KV slots
+    homes, placed     (n,) int64 positions: keys turn from `homes` to `placed`
+    """
+
+    sources: np.ndarray
+    targets: np.ndarray
+    homes: np.ndarray
+    placed: np.ndarray
+
+
+@dataclass(slots=True, eq=False)
+class RequestState:
+    """One dependency request. Rows and indices as in `depcache.plan.request`.
+
+    tokens          (num_tokens,) int64 the prompt in pre-order, as the client sent it
+    decode_offset   position of row r >= num_tokens is r + decode_offset
+    plan            None before the first match and after a retraction
+    insertion       how the context gets into the tree; None whenever `plan` is
+    pending         copies allocated but not launched
+    num_private     slots allocated for shifted copies, freed with the request's rows
+    num_loaded      tokens brought back from host memory for this request
+    is_running      the request was admitted and holds its handle's locks
+    plan_s          seconds spent so far on preparing, matching and planning it
+    """
+
+    tokens: np.ndarray
+    layout: str
+    namespace: Namespace
+    table: SegmentTable
+    structure: Structure
+    decode_offset: int
+    plan: RequestPlan | None = None
+    allow_shift: bool = True
+    allow_load: bool = True
+    handle: Handle = field(default_factory=lambda: Handle([]))
+    insertion: ContextInsertion | None = None
+    pending: PendingCopy | None = None
+    num_private: int = 0
+    num_loaded: int = 0
+    is_running: bool = False
+    fallback_reason: str | None = None
+    is_reported: bool = False
+    plan_s: float = 0.0
+
+    @classmethod
+    def make(cls, tokens: np.ndarray, wire: WireIds, namespace: Namespace) -> RequestState:
+        """Prepare a request. Raises PromptError when structure and tokens do not fit."""
+        forest = forest_from_wire(tokens, wire)
+        layout = wire.depcache_layout
+        table = SegmentTable.make(tokens, forest, layout)
+        return cls(
+            tokens=tokens,
+            layout=layout,
+            namespace=namespace,
+            table=table,
+            structure=forest.structure,
+            decode_offset=int(table.positions[-1]) + 1 - forest.num_tokens,
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        return self.table.num_tokens
+
+    @property
+    def is_exact(self) -> bool:
+        """A hit equals a recompute: the layout gives a node one position and one past."""
+        return self.layout == "tree"
+
+    def start(self, tree: KVTree, plan: RequestPlan) -> None:
+        """Take over a fresh plan; forget what an earlier one had set up."""
+        self.plan = plan
+        self.handle = Handle(list(plan.nodes))
+        self.insertion = ContextInsertion(
+            tree,
+            self.namespace,
+            self.table,
+            plan,
+            num_computed=self.num_tokens - plan.num_hits,
+            is_exact=self.is_exact,
+        )
+        self.num_loaded = 0
+        self.is_running = False
+
+    def forget_plan(self) -> None:
+        """Back to the state before the first match; the prompt itself is kept."""
+        self.plan = self.insertion = None
+        self.handle = Handle([])
+        self.pending = None
+        self.num_private = self.num_loaded = 0
+        self.is_running = False
+
+    def row_positions(self, start: int, stop: int) -> np.ndarray:
+        """(stop - start,) int64 position of each of the rows [start, stop)."""
+        assert self.plan is not None
+        rows = np.arange(start, stop)
+        positions = rows + self.decode_offset
+        num_prompt = max(0, min(stop, self.num_tokens) - start)
+        index = self.plan.order[start : start + num_prompt]
+        positions[:num_prompt] = self.table.positions[index]
+        return positions
+
+    def report(self) -> dict[str, Any]:
+        """The reply's `metadata.depcache`: how many context tokens came from where."""
+        plan = self.plan
+        assert plan is not None
+        num_shifted = self.num_private
+        return {
+            "layout": self.layout,
+            "prompt_tokens": self.num_tokens,
+            "context_tokens": plan.num_context,
+            "shared": plan.num_shared,
+            "shifted": num_shifted,
+            "loaded": self.num_loaded,
+            "missed": plan.num_context - plan.num_shared - num_shifted - self.num_loaded,
+            "plain": self.num_tokens - plan.num_context,
+            "fallback_reason": self.fallback_reason,
+        }
+
+
+def to_log(report: dict[str, Any]) -> str:
+    """A report in one line of `name=value`."""
+    return " ".join(f"{name}={value!r}" for name, value in report.items() if value is not None)
