@@ -190,12 +190,12 @@ def measure_schedule(
 
 def measure_eviction(tree: KVTree, num_nodes: int) -> float | None:
     """Milliseconds (median of five) to evict about `num_nodes`, scaled; None for a small tree."""
-    tree.evict(1)  # the first one after many insertions tidies the queue
+    tree.tiers.evict(tree, 1)  # the first one after many insertions tidies the queue
     rounds: list[float] = []
     for _ in range(5):
         before = tree.counters.evicted_nodes
         num_tokens = num_nodes * max(1, tree.num_tokens // max(1, tree.num_nodes))
-        spent_ms = _time_ms(lambda num_tokens=num_tokens: tree.evict(num_tokens))
+        spent_ms = _time_ms(lambda num_tokens=num_tokens: tree.tiers.evict(tree, num_tokens))
         num_evicted = tree.counters.evicted_nodes - before
         if num_evicted:
             rounds.append(spent_ms * num_nodes / num_evicted)

@@ -22,7 +22,7 @@ from sglang.srt.mem_cache.base_prefix_cache import (
     MatchResult,
 )
 
-from depcache.cache import EVICTION_POLICIES, KVTree, Node, make_policy
+from depcache.cache import EVICTION_POLICIES, EvictionPolicy, KVTree, Node, TierStack, make_policy
 from depcache.cache.node import slots_of
 from depcache.config import Config, load_config
 from depcache.errors import PromptError
@@ -37,10 +37,10 @@ from sglang_patches.requests.state import ATTRIBUTE, Handle, PendingCopy, Reques
 from sglang_patches.requests.waiting_queue import WaitingQueue, prompt_of
 from sglang_patches.slots import Slots
 from sglang_patches.tiers.bandwidth import Bandwidth
-from sglang_patches.tiers.disk.residency import DiskCache
+from sglang_patches.tiers.disk.residency import DiskResidency
 from sglang_patches.tiers.disk.tier import DiskTier
 from sglang_patches.tiers.host.pool import bytes_per_token
-from sglang_patches.tiers.host.residency import HostCache, PendingLoad
+from sglang_patches.tiers.host.residency import HostResidency, PendingLoad
 from sglang_patches.tiers.host.tier import HostTier
 
 logger = logging.getLogger("depcache")
@@ -74,20 +74,23 @@ class DepCacheTree(BasePrefixCache):
         self.token_to_kv_pool_allocator = cast(Any, params.token_to_kv_pool_allocator)
         self.device = self.token_to_kv_pool_allocator.device
         config = load_config()
-        self.tree = _make_tree(eviction_policy, config)
-        self.tree.watcher = self.ages = IdleAges()
+        self.ages = IdleAges()
+        self.tiers = TierStack()
+        self.tree = KVTree(_make_policy(eviction_policy, config), self.tiers, self.ages)
         self.metrics = NullMetrics()
         pool: Any = self.token_to_kv_pool_allocator.get_kvcache()
         self.bandwidth = Bandwidth(bytes_per_token(pool))
         self.slots = Slots(params, lambda num: self.evict(EvictParams(num_tokens=num)))
-        self.host: HostCache | None = None
-        self.disk: DiskCache | None = None
+        self.host: HostResidency | None = None
+        self.disk: DiskResidency | None = None
         if host_tier is not None:
-            self.host = HostCache(self.tree, host_tier, self.bandwidth)
+            self.host = HostResidency(self.tree, host_tier, self.bandwidth)
+            self.tiers.append(self.host)
             if disk_tier is not None:
-                self.disk = DiskCache(
+                self.disk = DiskResidency(
                     self.tree, self.host, disk_tier, self.bandwidth, config.write_policy
                 )
+                self.tiers.append(self.disk)
         self.dependency = DependencyRequests(
             self.tree,
             self.slots,
@@ -191,7 +194,7 @@ class DepCacheTree(BasePrefixCache):
 
     def evict(self, params: EvictParams) -> EvictResult:
         start_s = time.perf_counter()
-        dropped = self.tree.evict(params.num_tokens)
+        dropped = self.tiers.evict(self.tree, params.num_tokens)
         if not dropped:
             return EvictResult()
         slots = np.concatenate(dropped)
@@ -317,7 +320,8 @@ class DepCacheTree(BasePrefixCache):
                 return
             namespace, table = prompt
             found = match_segments(self.tree, self.tree.root(namespace), table)
-            self.disk.fetch(found.on_disk, found.in_host, req.rid)
+            in_host, on_disk = found.in_tiers
+            self.disk.fetch(on_disk, in_host, req.rid)
         except Exception:
             # It costs the loading. What is wrong with the request is said when it is matched.
             logger.exception("request %s: nothing was fetched from disk", req.rid)
@@ -379,9 +383,9 @@ class DepCacheTree(BasePrefixCache):
         self.metrics.note_request(report, plan_s)
 
 
-def _make_tree(eviction_policy: str, config: Config) -> KVTree:
+def _make_policy(eviction_policy: str, config: Config) -> EvictionPolicy:
     kind = EVICTION_POLICIES.get(eviction_policy)
     options: dict[str, Any] = {}
     if kind is not None and kind.looks_ahead:
         options = {"history_weight": config.history_weight, "window": config.lookahead}
-    return KVTree(make_policy(eviction_policy, **options))
+    return make_policy(eviction_policy, **options)

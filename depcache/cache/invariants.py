@@ -32,12 +32,11 @@ def check_tree(tree: KVTree) -> None:
         if getattr(tree, name) != expected:
             raise RuntimeError(f"{name} is {getattr(tree, name)}, but the nodes say {expected}")
     _check_owners("a slot", slots)
-    _check_owners("a host slot", [node.host for node in tree.nodes() if node.host is not None])
     for namespace in tree.namespaces():
         if not tree.root(namespace).children:
             raise RuntimeError(f"the root of {namespace!r} is kept for nothing")
-    for copies in tree.lower:
-        copies.check()
+    for tier in tree.tiers:
+        tier.copies.check()
 
 
 def _problems(tree: KVTree, node: Node) -> list[tuple[bool | int, str]]:
@@ -58,9 +57,9 @@ def _problems(tree: KVTree, node: Node) -> list[tuple[bool | int, str]]:
         (parent is None, "is lost"),
         (any(child.parent is not node for child in children), "has a stray child"),
         (any(t != c.first_token for t, c in node.children.items()), "has a wrong edge"),
-        *(
-            (copy is not None and len(copy) != node.num_tokens, "has slots of another number")
-            for copy in (node.slots, node.host)
+        (
+            node.slots is not None and len(node.slots) != node.num_tokens,
+            "has slots of another number",
         ),
     ]
 

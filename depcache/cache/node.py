@@ -21,8 +21,7 @@ class Node:
 
     key       raw int32 token ids, `TOKEN_BYTES` each
     slots     (num_tokens,) int64, the KV slot of each token on the device; None: not resident
-    host      (num_tokens,) int64, its slots in host memory, or None
-    disk      what the disk tier needs to find it, or None
+    copies    name of a lower tier -> what that tier needs to find the KV there
     home      position that the first token's key was rotated for; the rest follow one by one
     children  first token id -> node
     num_resident_children  children whose KV is on the device
@@ -38,11 +37,10 @@ class Node:
     __slots__ = (
         "born",
         "children",
+        "copies",
         "cost",
-        "disk",
         "hits",
         "home",
-        "host",
         "key",
         "last_use",
         "locks",
@@ -61,8 +59,7 @@ class Node:
         self.key = key
         self.num_tokens = len(key) // TOKEN_BYTES
         self.slots = slots
-        self.host: np.ndarray | None = None
-        self.disk: Any = None
+        self.copies: dict[str, Any] = {}
         self.home = home
         self.parent = parent
         self.children: dict[int, Node] = {}
@@ -96,12 +93,7 @@ class Node:
     @property
     def is_empty(self) -> bool:
         """Nothing is kept by this node: no KV in any tier, no children, nobody waits for it."""
-        return self.slots is None and not self.children and not self.waiters and not self.has_copy
-
-    @property
-    def has_copy(self) -> bool:
-        """Whether its KV is in a lower tier."""
-        return self.host is not None or self.disk is not None
+        return self.slots is None and not self.children and not self.waiters and not self.copies
 
     def __repr__(self) -> str:
         return (

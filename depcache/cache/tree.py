@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compressed radix tree of cached KV: pure host code over ints, no tensor is touched.
 
-The tree decides, the caller acts: `evict` returns slots for the caller to free, `insert`
+The tree decides, the caller acts: `evict` returns victims whose slots the caller frees, `insert`
 says which of the offered slots it took. The path from a root to a node is the list of
 tokens that the node's KV depends on (DepCache paper, section 4.2).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Hashable, Iterable, Iterator
 from zlib import crc32
 
 import numpy as np
@@ -24,48 +22,9 @@ from depcache.cache.node import (
     slots_of,
 )
 from depcache.cache.policies import EvictionPolicy, Lru
+from depcache.cache.records import Insertion, TreeCounters, Watcher
+from depcache.cache.tiers import TierStack
 from depcache.cache.victims import VictimQueue
-
-if TYPE_CHECKING:
-    from depcache.cache.lower import LowerCopies
-
-
-@dataclass(frozen=True, slots=True)
-class Insertion:
-    """What `KVTree.insert` did with the offered tokens.
-
-    num_present    leading tokens that were in the tree already
-    present_slots  (num_present,) int64 their slots in the tree
-    node           deepest node of the inserted run; the start node when the run was empty
-    num_added      tokens whose offered slots the tree now owns (behind the present ones)
-    """
-
-    num_present: int
-    present_slots: np.ndarray
-    node: Node
-    num_added: int
-
-
-@dataclass(slots=True)
-class TreeCounters:
-    """Running totals, in tokens unless the name says otherwise."""
-
-    inserted: int = 0
-    evicted: int = 0
-    split_nodes: int = 0
-    evicted_nodes: int = 0
-
-
-class Watcher(Protocol):
-    """Is told what happens in a tree, and changes nothing."""
-
-    def note_tick(self, tick: int) -> None:
-        """The tree's clock moved to `tick`."""
-        ...
-
-    def note_eviction(self, tier: str, node: Node) -> None:
-        """`node` loses its KV in `tier`, because the room is needed."""
-        ...
 
 
 class KVTree:
@@ -80,23 +39,23 @@ class KVTree:
     the set of resident tokens changes, so a plan made at the same version is still right. Not
     thread-safe: one scheduler owns it.
 
-    lower   the tree's lower tiers; each puts itself here
-    demote  called with the victims of an eviction, (node, slots) each, while their KV is still
-            in place: it may give a node a copy in a lower tier
-    attach  called with every new root and its namespace, before anyone sees it
+    tiers    those below the device; they are told of splits, new roots and copies of no use
     watcher  is told of the clock and of evictions from every tier
     """
 
-    def __init__(self, policy: EvictionPolicy | None = None) -> None:
+    def __init__(
+        self,
+        policy: EvictionPolicy | None = None,
+        tiers: TierStack | None = None,
+        watcher: Watcher | None = None,
+    ) -> None:
         # The waiting requests' places in the queue, 0 is next; kept by `plan.lookahead`.
         self.rank: dict[Hashable, int] = {}
         self.policy: EvictionPolicy = policy or Lru()
         self.policy.attach(self)
         self.counters = TreeCounters()
-        self.lower: list[LowerCopies] = []
-        self.demote: Callable[[list[tuple[Node, np.ndarray]]], None] | None = None
-        self.attach: Callable[[Node, Any], None] | None = None
-        self.watcher: Watcher | None = None
+        self.tiers = TierStack() if tiers is None else tiers
+        self.watcher = watcher
         self._tick = 0
         self.version = 0
         self._victims = VictimQueue(self.policy.priority)
@@ -107,8 +66,7 @@ class KVTree:
         self._roots: dict[Hashable, Root] = {}
         self.rank.clear()
         self._victims.clear()
-        for copies in self.lower:
-            copies.clear()
+        self.tiers.clear()
         self.num_evictable = 0
         self.num_locked = 0
         self.num_nodes = 0
@@ -126,8 +84,7 @@ class KVTree:
         root = self._roots.get(namespace)
         if root is None:
             root = Root(namespace)
-            if self.attach is not None:
-                self.attach(root, namespace)
+            self.tiers.note_root(root, namespace)
         return root
 
     def namespaces(self) -> list[Hashable]:
@@ -220,11 +177,9 @@ class KVTree:
         node.parent = upper
         upper.children[node.first_token] = node
         self.num_nodes += 1
-        self.counters.split_nodes += 1
         if node.path_hash:
             upper.path_hash = crc32(upper.key, parent.path_hash)
-        for copies in self.lower:
-            copies.note_split(upper, node)
+        self.tiers.note_split(upper, node)
         if self.policy.weighs_size:
             self.offer(node)  # it is smaller now
         return upper
@@ -302,12 +257,11 @@ class KVTree:
         parent = node.parent
         assert parent is not None
         if home is not None and home != node.home:
-            for copies in self.lower:
-                copies.release(node)
+            self.tiers.release(node)
             node.home = home
         node.slots = slots
         node.born = node.last_use = self.tick()
-        if not node.has_copy:
+        if not node.copies:
             node.hits, node.worth, node.cost = 0, 0.0, 0.0
         if not parent.num_resident_children:
             self._victims.withdraw(parent)
@@ -365,11 +319,12 @@ class KVTree:
 
     # -- shrinking -------------------------------------------------------------------------
 
-    def evict(self, num_tokens: int) -> list[np.ndarray]:
+    def evict(self, num_tokens: int) -> list[tuple[Node, np.ndarray]]:
         """Take the KV of unlocked leaves, least worthy first, until `num_tokens` are gone.
 
-        Returns the victims' slots, one array (num_tokens,) int64 a node: the caller's to free.
-        Ends early when nothing is left to evict. O(log n) per node.
+        Returns the victims, children before parents, each with its slots (num_tokens,) int64.
+        The caller keeps copies of them if it wants, then calls `prune` for each and frees the
+        slots; `TierStack.evict` does so. Ends early when nothing is left. O(log n) per node.
         """
         victims: list[tuple[Node, np.ndarray]] = []
         num_dropped = 0
@@ -391,22 +346,18 @@ class KVTree:
             if not parent.num_resident_children:
                 self.offer(parent)
         if not victims:
-            return []
+            return victims
         self.num_evictable -= num_dropped
         self.num_resident -= len(victims)
         self.version += 1
         self.counters.evicted += num_dropped
         self.counters.evicted_nodes += len(victims)
-        if self.demote is not None:
-            self.demote(victims)
-        for node, _ in victims:
-            self.prune(node)
-        return [slots for _, slots in victims]
+        return victims
 
     def forget(self, node: Node) -> tuple[list[np.ndarray], int]:
         """Give up the KV of `node` and of all below it in every tier, but not what is locked.
 
-        Copies in lower tiers go to `LowerCopies.released`. Returns the device slots, the
+        Copies in lower tiers go to `TierCopies.released`. Returns the device slots, the
         caller's to free, and the number of tokens that are locked and stay. O(nodes below).
         """
         below = [node]
@@ -419,8 +370,7 @@ class KVTree:
             if each.locks or parent is None:
                 num_kept += each.num_tokens
                 continue
-            for copies in self.lower:
-                copies.release(each)
+            self.tiers.release(each)
             if each.slots is not None:
                 self._victims.withdraw(each)
                 freed.append(each.slots)
@@ -460,5 +410,4 @@ class KVTree:
     def revalue(self) -> None:
         """Value every evictable node anew, because the policy has changed its mind. O(n log n)."""
         self._victims.revalue()
-        for copies in self.lower:
-            copies.revalue()
+        self.tiers.revalue()

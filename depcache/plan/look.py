@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from depcache.cache.node import TOKEN_BYTES, Node, common_prefix_tokens
-from depcache.plan.match import Tier
+from depcache.cache.tree import KVTree
+from depcache.plan.match import fastest
 from depcache.plan.segments import SegmentTable
 
 
@@ -21,35 +22,34 @@ class Look:
     matched    per segment the number of its leading tokens that are cached
     shared     on the device, at the position wanted
     shifted    on the device, at another position
-    in_host, on_disk   there and no faster
-    host_nodes, disk_nodes   the nodes of these, whole: the prompt may end inside the last of a way
+    in_tiers   per tier below the device, the fastest first: there and in none that is faster
+    tier_nodes  the nodes of these, whole: the prompt may end inside the last of a way
     """
 
     matched: list[int]
     shared: int
     shifted: int
-    in_host: int
-    on_disk: int
-    host_nodes: list[Node]
-    disk_nodes: list[Node]
+    in_tiers: list[int]
+    tier_nodes: list[list[Node]]
 
     @property
     def num_cached(self) -> int:
         """All of them."""
-        return self.shared + self.shifted + self.in_host + self.on_disk
+        return self.shared + self.shifted + sum(self.in_tiers)
 
 
-def look_up(root: Node, table: SegmentTable, *, lowest: Tier = "disk") -> Look:
+def look_up(tree: KVTree, root: Node, table: SegmentTable, *, num_tiers: int | None = None) -> Look:
     """Follow the segments of `table` down from `root` as far as KV is cached.
 
-    lowest  the lowest tier that counts. As for `match_segments`, what is on the device counts
-            wherever it was computed, what is below only at the position wanted
+    num_tiers  tiers below the device that count, from the fastest on; None: all of `tree`. As for
+               `match_segments`, what is on the device counts wherever it was computed, what is
+               below only at the position wanted
 
     O(segments + matched nodes).
     """
     tokens, key = table.tokens, table.key
-    use_host, use_disk = lowest != "device", lowest == "disk"
-    found = Look([], 0, 0, 0, 0, [], [])
+    names = tree.tiers.names[:num_tiers]
+    found = Look([], 0, 0, [0] * len(names), [[] for _ in names])
     # Where each segment ended: a node and the tokens used of it; None if it did not match whole.
     ends: list[tuple[Node, int] | None] = []
     for start, stop, parent, position in zip(
@@ -80,16 +80,14 @@ def look_up(root: Node, table: SegmentTable, *, lowest: Tier = "disk") -> Look:
                     found.shared += size
                 else:
                     found.shifted += size
-            elif is_placed and use_host and node.host is not None:
-                found.in_host += size
-                if not (found.host_nodes and found.host_nodes[-1] is node):
-                    found.host_nodes.append(node)
-            elif is_placed and use_disk and node.disk is not None:
-                found.on_disk += size
-                if not (found.disk_nodes and found.disk_nodes[-1] is node):
-                    found.disk_nodes.append(node)
             else:
-                break
+                tier = fastest(node, names) if is_placed else None
+                if tier is None:
+                    break
+                found.in_tiers[tier] += size
+                nodes = found.tier_nodes[tier]
+                if not (nodes and nodes[-1] is node):
+                    nodes.append(node)
             at, used = at + size, used + size
             if at < end:
                 break

@@ -83,8 +83,7 @@ class Lookahead:
                     tree.prune(marked)
                 elif not is_running:
                     tree.offer(marked)
-                for copies in tree.lower:
-                    copies.offer(marked)
+                tree.tiers.offer(marked)
                 marked = above
 
     def set_order(self, waiters: Iterable[Hashable]) -> None:

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from depcache.cache.node import TOKEN_BYTES, Node, common_prefix_tokens
 from depcache.cache.tree import KVTree
 from depcache.plan.segments import SegmentTable
-
-Tier = Literal["device", "host", "disk"]
 
 
 @dataclass(slots=True, eq=False)
@@ -19,8 +17,8 @@ class Match:
 
     nodes    resident nodes, parents before children, with the prompt index (`starts`) and the
              position (`placed`) of the first token of each
-    in_host  nodes whose KV is in host memory, with `host_starts`
-    on_disk  nodes whose KV is on disk only
+    in_tiers  per tier below the device, the fastest first: nodes whose KV is there and in none
+             that is faster; with `tier_starts`, as `starts`
     ends     per segment the deepest matched node, None where nothing matched
     matched  per segment the number of its leading tokens that matched
     """
@@ -28,11 +26,15 @@ class Match:
     nodes: list[Node]
     starts: list[int]
     placed: list[int]
-    in_host: list[Node]
-    host_starts: list[int]
-    on_disk: list[Node]
+    in_tiers: list[list[Node]]
+    tier_starts: list[list[int]]
     ends: list[Node | None]
     matched: list[int]
+
+    @property
+    def loadable(self) -> tuple[list[Node], list[int]]:
+        """Nodes that the device can be given from the fastest tier, and where they start."""
+        return (self.in_tiers[0], self.tier_starts[0]) if self.in_tiers else ([], [])
 
 
 def match_segments(
@@ -42,21 +44,23 @@ def match_segments(
     *,
     allow_shift: bool = True,
     any_position: bool = False,
-    lowest: Tier = "disk",
+    num_tiers: int | None = None,
 ) -> Match:
     """Follow the segments of `table` down from `root` as far as KV is cached.
 
     allow_shift   nodes on the device count wherever they were computed; others only at the
                   position wanted
     any_position  all do; for whoever asks what is cached, not what can be used
-    lowest        the lowest tier that counts
+    num_tiers     tiers below the device that count, from the fastest on; None: all of the tree
 
     Splits a node where the match ends inside it. O(segments + matched nodes).
     """
     tokens, key = table.tokens, table.key
     num_segments = len(table.starts)
-    found = Match([], [], [], [], [], [], [None] * num_segments, [0] * num_segments)
-    use_host, use_disk = lowest != "device", lowest == "disk"
+    names = tree.tiers.names[:num_tiers]
+    in_tiers: list[list[Node]] = [[] for _ in names]
+    tier_starts: list[list[int]] = [[] for _ in names]
+    found = Match([], [], [], in_tiers, tier_starts, [None] * num_segments, [0] * num_segments)
     complete = [False] * num_segments
     for segment, (start, stop, parent, position) in enumerate(
         zip(table.starts, table.stops, table.parents, table.placed, strict=True)
@@ -74,8 +78,8 @@ def match_segments(
             if child is None:
                 break
             is_resident = child.slots is not None
-            in_host = use_host and child.host is not None
-            if not (is_resident or in_host or (use_disk and child.disk is not None)):
+            tier = -1 if is_resident else fastest(child, names)
+            if tier is None:
                 break
             end = at + child.num_tokens
             is_placed = child.home == position + at - start
@@ -89,11 +93,9 @@ def match_segments(
                 found.nodes.append(child)
                 found.starts.append(at)
                 found.placed.append(position + at - start)
-            elif in_host:
-                found.in_host.append(child)
-                found.host_starts.append(at)
             else:
-                found.on_disk.append(child)
+                in_tiers[tier].append(child)
+                tier_starts[tier].append(at)
             node = child
             at = end
         # A split ends the run: the remainder has no child with the next token, or it is
@@ -103,3 +105,11 @@ def match_segments(
             found.matched[segment] = at - start
             complete[segment] = at == stop
     return found
+
+
+def fastest(node: Node, names: Sequence[str]) -> int | None:
+    """Returns the place in `names` of the first tier that has a copy of `node`; None: no one."""
+    for number, name in enumerate(names):
+        if name in node.copies:
+            return number
+    return None

@@ -95,16 +95,16 @@ def plan_request(
     """Match `table` below `root` and order its rows.
 
     allow_shift  False: a cached run at another position is computed again, not moved
-    allow_load   False: what is not on the device is computed again, not loaded. A copy in host
-                 memory is loaded only where it was computed at the position wanted
+    allow_load   False: what is not on the device is computed again, not loaded. Copies are loaded
+                 from the fastest tier alone, and only where they were computed at the position
+                 wanted
 
     Splits a node where a match ends inside it; changes nothing else (hits are counted with
     `KVTree.touch` when the request runs). O(segments + matched nodes) Python, the rest numpy.
     """
-    match = match_segments(
-        tree, root, table, allow_shift=allow_shift, lowest="host" if allow_load else "device"
-    )
-    nodes, loaded = match.nodes, match.in_host
+    match = match_segments(tree, root, table, allow_shift=allow_shift, num_tiers=int(allow_load))
+    nodes = match.nodes
+    loaded, loaded_starts = match.loadable
     num_context = table.task_start
     sizes = np.array([node.num_tokens for node in nodes], np.int64)
     index = _expand(np.array(match.starts, np.int64), sizes)
@@ -113,7 +113,7 @@ def plan_request(
     wanted = np.array(match.placed, np.int64)
 
     loaded_sizes = np.array([node.num_tokens for node in loaded], np.int64)
-    loaded_index = _expand(np.array(match.host_starts, np.int64), loaded_sizes)
+    loaded_index = _expand(np.array(loaded_starts, np.int64), loaded_sizes)
     moved = np.repeat(home != wanted, sizes)
     if moved.any():
         kept = ~moved

@@ -87,7 +87,7 @@ class LongestDependencyMatch(ReorderingScheduler):
     def _count(self, waiter: Waiter) -> None:
         root = self.tree.root(waiter.namespace)
         count = self._counts[waiter.name]
-        count.held = look_up(root, waiter.table, lowest="device").num_cached
+        count.held = look_up(self.tree, root, waiter.table, num_tiers=0).num_cached
         count.version = self.tree.version
         shared = self._sharing.shared[waiter.row]
         count.gained = sum(int(shared[other.row]) for other in self._running.values())

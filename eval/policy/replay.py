@@ -184,7 +184,7 @@ class Replay:
     def _make_room(self, num_tokens: int) -> bool:
         missing = num_tokens - self.slots.num_free
         if missing > 0:
-            self.slots.give(self.tree.evict(missing))
+            self.slots.give(self.tree.tiers.evict(self.tree, missing))
         return num_tokens <= self.slots.num_free
 
     def _insert(self, plan: RequestPlan, table: SegmentTable) -> list[Node]:

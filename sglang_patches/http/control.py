@@ -20,6 +20,7 @@ from depcache.prompt.wire import WireIds, forest_from_wire, parse_wire
 from sglang_patches.contract import Scheduler
 from sglang_patches.observe.stats import dump_tree, make_stats
 from sglang_patches.requests.tenants import Namespace
+from sglang_patches.tiers.names import DEVICE, DISK, HOST
 
 logger = logging.getLogger("depcache")
 
@@ -58,15 +59,15 @@ def _explain(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
     `on_disk` are those of the missed that a request could have brought from disk while it waits.
     """
     table, root = _table_and_root(cache, question)
-    plan = look_up(root, table, lowest="host" if cache.host is not None else "device")
+    plan = look_up(cache.tree, root, table, num_tiers=1)  # the others only while it waits
     num_hits = plan.num_cached
     num_on_disk = 0
     if cache.disk is not None and not cache.disk.is_off:
-        num_on_disk = look_up(root, table).num_cached - num_hits
+        num_on_disk = look_up(cache.tree, root, table).num_cached - num_hits
     return {
         "shared": plan.shared,
         "shifted": plan.shifted,
-        "loaded": plan.in_host,
+        "loaded": sum(plan.in_tiers),
         "missed": table.task_start - num_hits,
         "on_disk": num_on_disk,
         "matched_by_segment": plan.matched,
@@ -76,15 +77,16 @@ def _explain(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
 def _prefetch(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
     """Begin to bring the prompt's context from disk to host memory; tokens by where they are."""
     table, root = _table_and_root(cache, question)
-    found = look_up(root, table)
+    found = look_up(cache.tree, root, table)
     num_fetched = 0
     if cache.disk is not None:
-        num_fetched = cache.disk.fetch(found.disk_nodes, found.host_nodes)
+        in_host, on_disk = found.tier_nodes
+        num_fetched = cache.disk.fetch(on_disk, in_host)
     return {
         "tokens": {
-            "device": found.shared + found.shifted,
-            "host": found.in_host,
-            "disk": found.on_disk,
+            DEVICE: found.shared + found.shifted,
+            **dict.fromkeys((HOST, DISK), 0),
+            **dict(zip(cache.tiers.names, found.in_tiers, strict=True)),
         },
         "fetched": num_fetched,
         "missing": table.task_start - found.num_cached,
@@ -116,7 +118,7 @@ def _invalidate(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
     after = _cached_tokens(cache)
     gone = {tier: before[tier] - after[tier] for tier in before}
     if cache.disk is not None:
-        gone["disk"] += cache.disk.found.forget([table.path(leaf) for leaf in leaves], tenant)
+        gone[DISK] += cache.disk.found.forget([table.path(leaf) for leaf in leaves], tenant)
     return {"tokens": gone, "in_use": num_kept}
 
 
@@ -134,8 +136,8 @@ def _forget(cache: Any, node: Node, top: Node | None) -> int:
 
 def _cached_tokens(cache: Any) -> dict[str, int]:
     return {
-        "device": cache.tree.num_tokens,
-        **{copies.tier: copies.num_tokens for copies in cache.tree.lower},
+        DEVICE: cache.tree.num_tokens,
+        **{tier.copies.tier: tier.copies.num_tokens for tier in cache.tiers},
     }
 
 

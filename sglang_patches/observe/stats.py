@@ -7,6 +7,7 @@ from typing import Any
 
 from depcache.cache import Node
 from sglang_patches.tiers.host.pool import bytes_per_token
+from sglang_patches.tiers.names import DEVICE, DISK, HOST
 
 
 def make_stats(cache: Any) -> dict[str, Any]:
@@ -16,7 +17,7 @@ def make_stats(cache: Any) -> dict[str, Any]:
     for name, tier in tiers.items():
         tier["age"] = cache.ages.describe(name)
     if cache.disk is not None:
-        tiers["disk"]["waiting_tokens"] = cache.disk.num_waiting
+        tiers[DISK]["waiting_tokens"] = cache.disk.num_waiting
     return {
         "eviction_policy": tree.policy.name,
         "requests": {name: counters[name] for name in counters if name.endswith("requests")},
@@ -41,7 +42,7 @@ def describe_tiers(cache: Any) -> dict[str, dict[str, Any]]:
     allocator = cache.token_to_kv_pool_allocator
     row_bytes = bytes_per_token(allocator.get_kvcache())
     tiers: dict[str, Any] = {
-        "device": {
+        DEVICE: {
             "nodes": tree.num_resident,
             "tokens": tree.num_tokens,
             "locked_tokens": tree.num_locked,
@@ -56,7 +57,7 @@ def describe_tiers(cache: Any) -> dict[str, dict[str, Any]]:
         }
     }
     if host is not None:
-        tiers["host"] = {
+        tiers[HOST] = {
             "nodes": host.copies.num_nodes,
             "tokens": host.copies.num_tokens,
             "bytes": host.copies.num_tokens * host.mover.bytes_per_token,
@@ -72,7 +73,7 @@ def describe_tiers(cache: Any) -> dict[str, dict[str, Any]]:
             "dropped_nodes": dict(host.dropped_nodes),
         }
     if cache.disk is not None:
-        tiers["disk"] = _describe_disk(cache.disk)
+        tiers[DISK] = _describe_disk(cache.disk)
     return tiers
 
 
@@ -105,11 +106,9 @@ def dump_tree(cache: Any, limit: int) -> dict[str, Any]:
         above = node.parent
         assert above is not None
         number = numbers.get(above)  # None below a root
-        tiers = [
-            name
-            for name, copy in (("device", node.slots), ("host", node.host), ("disk", node.disk))
-            if copy is not None
-        ]
+        tiers = [name for name in cache.tiers.names if name in node.copies]
+        if node.slots is not None:
+            tiers.insert(0, DEVICE)
         nodes.append(
             {
                 "node": len(nodes),
@@ -133,7 +132,7 @@ def to_dot(dump: dict[str, Any]) -> str:
     lines = ["digraph depcache {", "  node [shape=box];"]
     for node in dump["nodes"]:
         label = f"{node['num_tokens']} tokens at {node['position']}\\n{node['hits']} hits"
-        style = "solid" if "device" in node["tiers"] else "dashed"
+        style = "solid" if DEVICE in node["tiers"] else "dashed"
         lines.append(f'  n{node["node"]} [label="{label}", style={style}];')
         if node["parent"] is not None:
             lines.append(f"  n{node['parent']} -> n{node['node']};")

@@ -43,7 +43,7 @@ from sglang_patches.requests.state import (
 from sglang_patches.requests.tenants import namespace_of
 from sglang_patches.slots import Slots
 from sglang_patches.tiers.bandwidth import Bandwidth
-from sglang_patches.tiers.host.residency import HostCache
+from sglang_patches.tiers.host.residency import HostResidency
 
 logger = logging.getLogger("depcache")
 
@@ -110,7 +110,7 @@ class DependencyRequests:
         self,
         tree: KVTree,
         slots: Slots,
-        host: HostCache | None,
+        host: HostResidency | None,
         bandwidth: Bandwidth,
         on_request: Callable[[dict[str, Any], float], None],
         *,

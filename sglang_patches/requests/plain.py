@@ -18,13 +18,13 @@ from sglang_patches.contract import RadixKey, Request
 from sglang_patches.requests.state import Handle
 from sglang_patches.requests.tenants import namespace_of
 from sglang_patches.slots import Slots
-from sglang_patches.tiers.host.residency import HostCache
+from sglang_patches.tiers.host.residency import HostResidency
 
 
 class PlainRequests:
     """SGLang's calls for plain requests. `num_ended` counts those that were cached at the end."""
 
-    def __init__(self, tree: KVTree, slots: Slots, host: HostCache | None) -> None:
+    def __init__(self, tree: KVTree, slots: Slots, host: HostResidency | None) -> None:
         self.num_ended = 0
         self._tree = tree
         self._slots = slots
@@ -49,10 +49,11 @@ class PlainRequests:
     def _find_in_host(self, above: Node, key: bytes, num_found: int) -> list[Node]:
         rest = np.frombuffer(key, "<i4")[num_found:]
         child = above.children.get(int(rest[0])) if len(rest) else None
-        if child is None or child.host is None:
+        if child is None or not child.copies:
             return []
         table = SegmentTable.of_plain_prompt(rest, position=num_found)
-        return match_segments(self._tree, above, table, allow_shift=False, lowest="host").in_host
+        found = match_segments(self._tree, above, table, allow_shift=False, num_tiers=1)
+        return found.loadable[0]
 
     def load_back(self, handle: Handle) -> np.ndarray:
         """Slots of the nodes that `handle` is to load, now part of it; none if there is no room."""

@@ -64,4 +64,4 @@ def test_the_front_is_what_counting_everything_would_take(
         cache_context(tree, NAMESPACE, tables.pop(best))
         scheduler.start(best)
         scheduler.finish(best)
-        tree.evict(evicted.pop(0))
+        tree.tiers.evict(tree, evicted.pop(0))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from depcache.cache import KVTree, LowerCopies, Node
+from depcache.cache import KVTree, Node, TierCopies
 from depcache.cache.node import TOKEN_BYTES
 from depcache.prompt.layout import LAYOUTS
 from sglang_patches.requests.tenants import Namespace
@@ -24,7 +24,7 @@ class FoundValues:
     def __init__(
         self,
         tree: KVTree,
-        copies: LowerCopies,
+        copies: TierCopies,
         tier: DiskTier,
         digest: Callable[[Namespace], bytes],
     ) -> None:
@@ -33,8 +33,6 @@ class FoundValues:
         self._tier = tier
         self._digest = digest
         self._unclaimed: dict[bytes, deque[tuple[Entry, DiskRef]]] = {}
-        tree.attach = self.attach
-        self.read()
 
     @property
     def num_values(self) -> int:
@@ -42,7 +40,7 @@ class FoundValues:
         return sum(map(len, self._unclaimed.values()))
 
     def read(self) -> None:
-        """Find all values that are there; for a tree without copies on disk."""
+        """Find all values that are there; for a tree that has the tier, but no copies in it yet."""
         for entry, ref in self._tier.entries():
             self._unclaimed.setdefault(entry.namespace, deque()).append((entry, ref))
         for layout in LAYOUTS:

@@ -11,20 +11,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
-from depcache.cache import KVTree, LowerCopies, Node
+from depcache.cache import KVTree, Node, Tier, TierCopies
 from sglang_patches.tiers.bandwidth import Bandwidth
 from sglang_patches.tiers.disk.found import FoundValues
 from sglang_patches.tiers.disk.operation import Finished
 from sglang_patches.tiers.disk.tier import DiskTier
+from sglang_patches.tiers.disk.transfer import Transfer
 from sglang_patches.tiers.disk.value import DiskRef, Entry
 from sglang_patches.tiers.disk.waits import DiskWaits
-from sglang_patches.tiers.host.residency import HostCache
+from sglang_patches.tiers.host.residency import HostResidency
+from sglang_patches.tiers.names import DISK, HOST
 
 logger = logging.getLogger("depcache")
 
@@ -36,52 +37,19 @@ TRANSIT_SHARE = 1 / 16
 MAX_STORES = 256  # under way at a time
 
 
-@dataclass(slots=True, eq=False)
-class Transfer:
-    """A value on its way.
-
-    nodes       the run, parents first: more than one where it was split since
-    home        of the first token, when it began
-    owns_slots  the slots are freed when it ends, because no copy in host memory has them
-    held        slots of copies that were given up while a store still read them
-    is_void     what comes of it is of no use
-    is_orphan   the tree was reset since
-    """
-
-    nodes: list[Node]
-    slots: np.ndarray
-    home: int
-    owns_slots: bool
-    held: list[np.ndarray] = field(default_factory=list)
-    is_void: bool = False
-    is_orphan: bool = False
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether all of the run is in the tree still, and means the same positions."""
-        if self.is_void:
-            return False
-        home = self.home
-        for node in self.nodes:
-            if node.parent is None or node.home != home:
-                return False
-            home += node.num_tokens
-        return True
-
-
-class DiskCache:
+class DiskResidency(Tier):
     """The disk tier of one cache. Counters are in tokens."""
 
     def __init__(
         self,
         tree: KVTree,
-        host: HostCache,
+        host: HostResidency,
         tier: DiskTier,
         bandwidth: Bandwidth,
         write_policy: str = "write_through_selective",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.copies = LowerCopies(tree, "disk", cut=DiskRef.split, on_split=self._note_split)
+        super().__init__(TierCopies(tree, DISK, cut=DiskRef.split))
         self.tier = tier
         self.waits = DiskWaits(host, clock)
         self.stored = self.loaded = self.recomputed = 0
@@ -99,11 +67,37 @@ class DiskCache:
         self._to_write: dict[Node, None] = {}
         self._num_in_transit = 0
         self._is_shut = False
-        host.on_kept = self.store
-        host.on_release = self._hold_slots
         self.found = FoundValues(tree, self.copies, tier, self._digest)
 
     # -- the tree's side -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.found.read()
+
+    def note_root(self, root: Node, namespace: Any) -> None:
+        self.found.attach(root, namespace)
+
+    def free(self, copy: DiskRef) -> None:
+        self.tier.delete(copy)
+
+    def note_split(self, upper: Node, lower: Node) -> None:
+        """What is done with `lower` is done with `upper`, which was cut off its front."""
+        for on_way in (self._in_store, self._in_load):
+            transfer = on_way.get(lower)
+            if transfer is not None:
+                transfer.nodes.insert(transfer.nodes.index(lower), upper)
+                on_way[upper] = transfer
+        if lower in self._to_write:
+            self._to_write[upper] = None
+
+    def borrows(self, node: Node, copy: np.ndarray) -> bool:
+        """Whether a store still reads these slots in host memory: what it stores is of no use."""
+        transfer = self._in_store.get(node)
+        if transfer is None or transfer.owns_slots:
+            return False
+        transfer.is_void = True
+        transfer.held.append(copy)
+        return True
 
     def in_use(self) -> np.ndarray:
         """Host slots that transfers under way read or write, int64 (n,)."""
@@ -142,13 +136,13 @@ class DiskCache:
         if self._uses_to_write is None or self.is_off:
             return
         for node in nodes:
-            if node.disk is None and node.hits >= self._uses_to_write:
+            if DISK not in node.copies and node.hits >= self._uses_to_write:
                 self._write_later(KVTree.path(node))
 
     def write_all(self) -> int:
         """Write whatever is on the device or the host and not on disk; the number of tokens."""
         for node in self._tree.nodes():
-            if node.disk is None and (node.slots is not None or node.host is not None):
+            if DISK not in node.copies and (node.slots is not None or node.copies):
                 self._to_write[node] = None
         self.poll()
         return self.num_waiting
@@ -165,22 +159,23 @@ class DiskCache:
 
     # -- storing ---------------------------------------------------------------------------------
 
-    def store(self, nodes: Iterable[Node]) -> None:
-        """Write nodes that have a copy in host memory, and what leads to them."""
-        for node in nodes:
+    def keep(self, leaving: list[tuple[Node, np.ndarray]]) -> list[tuple[Node, Any]]:
+        """Begin to write nodes that have a copy in host memory, and what leads to them."""
+        for node, _ in leaving:
             self._write_later(KVTree.path(node))
         self._write_some()
+        return []
 
     def _write_later(self, path: list[Node]) -> None:
         # Parents first: without them a value is of no use after a restart.
         for node in reversed(path):
-            if node.disk is None and node not in self._in_store:
+            if DISK not in node.copies and node not in self._in_store:
                 self._to_write[node] = None
 
     def _store(self, node: Node, slots: np.ndarray, *, owns_slots: bool) -> bool:
         key = KVTree.path_key(node)
         entry = Entry(self._digest_of(node), key, node.num_tokens, node.home)
-        stored = [above for above in KVTree.path(node) if above.disk is not None]
+        stored = [above for above in KVTree.path(node) if DISK in above.copies]
         self.copies.pin(stored)
         has_room = self._make_room(self.tier.num_bytes(entry.num_path, entry.num_own))
         self.copies.unpin(stored)
@@ -213,14 +208,14 @@ class DiskCache:
         limit = self._host.mover.num_tokens * TRANSIT_SHARE
         while self._to_write and len(self._stores) < MAX_STORES:
             node = next(iter(self._to_write))
-            is_in_host = node.host is not None
-            if not is_in_host and 0 < self._num_in_transit > limit - node.num_tokens:
+            in_host = node.copies.get(HOST)
+            if in_host is None and 0 < self._num_in_transit > limit - node.num_tokens:
                 break
             del self._to_write[node]
-            if node.parent is None or node.disk is not None or node in self._in_store:
+            if node.parent is None or DISK in node.copies or node in self._in_store:
                 continue
-            if node.host is not None:
-                self._store(node, node.host, owns_slots=False)
+            if in_host is not None:
+                self._store(node, in_host, owns_slots=False)
             elif node.slots is not None and self._host.make_room(node.num_tokens):
                 self._store_from_device(node, node.slots)
 
@@ -254,7 +249,7 @@ class DiskCache:
             ref = rest
             if node.num_tokens < rest.num_tokens:
                 ref, rest = rest.split(node.num_tokens)
-            if node.disk is None:
+            if DISK not in node.copies:
                 self.copies.add(node, ref)
                 self.stored += node.num_tokens
             else:
@@ -303,7 +298,7 @@ class DiskCache:
         return transfers, num_tokens
 
     def _load(self, node: Node) -> Transfer | None:
-        ref: DiskRef | None = node.disk
+        ref: DiskRef | None = node.copies.get(DISK)
         if ref is None:
             return None
         if not self.tier.has(ref):  # a part of a value that proved to be bad
@@ -348,8 +343,9 @@ class DiskCache:
         for node in transfer.nodes:
             part = transfer.slots[at : at + node.num_tokens]
             at += node.num_tokens
-            is_same = node.disk is not None and node.disk.key == done.ref.key
-            if done.is_ok and is_same and node.host is None:
+            ref: DiskRef | None = node.copies.get(DISK)
+            is_same = ref is not None and ref.key == done.ref.key
+            if done.is_ok and is_same and HOST not in node.copies:
                 self._host.copies.add(node, part)
                 self.loaded += node.num_tokens
                 kept.append(node)
@@ -381,10 +377,7 @@ class DiskCache:
                 self._end_store(done)
             else:
                 self._end_load(done)
-        for _, ref in self.copies.released:
-            self.tier.delete(ref)
-        self.copies.released.clear()
-        self._host.take_released()
+        self._tree.tiers.free_released()
         if self._to_write:
             self._write_some()
 
@@ -405,26 +398,6 @@ class DiskCache:
         }
 
     # -- helpers ---------------------------------------------------------------------------------
-
-    def _note_split(self, upper: Node, lower: Node) -> None:
-        """What is done with `lower` is done with `upper`, which was cut off its front."""
-        for on_way in (self._in_store, self._in_load):
-            transfer = on_way.get(lower)
-            if transfer is not None:
-                transfer.nodes.insert(transfer.nodes.index(lower), upper)
-                on_way[upper] = transfer
-        if lower in self._to_write:
-            self._to_write[upper] = None
-
-    def _hold_slots(self, node: Node, slots: np.ndarray) -> bool:
-        """Whether a store still reads these slots of a copy that was given up: then it frees
-        them, and what it stores is of no use."""
-        transfer = self._in_store.get(node)
-        if transfer is None or transfer.owns_slots:
-            return False
-        transfer.is_void = True
-        transfer.held.append(slots)
-        return True
 
     def _digest_of(self, node: Node) -> bytes:
         return self._digest(self._tree.namespace(node))

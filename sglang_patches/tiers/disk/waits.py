@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 from depcache.cache import Node
-from sglang_patches.tiers.host.residency import HostCache
+from sglang_patches.tiers.host.residency import HostResidency
 
 # Of the host's slots, so many may be kept for requests that wait.
 SHARE = 1 / 2
@@ -30,7 +30,7 @@ class _Wait:
 class DiskWaits:
     """By request id. Its `len` is the number of requests."""
 
-    def __init__(self, host: HostCache, clock: Callable[[], float]) -> None:
+    def __init__(self, host: HostResidency, clock: Callable[[], float]) -> None:
         self._host = host
         self._clock = clock
         self._waits: dict[str, _Wait] = {}

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from depcache.cache import KVTree, LowerCopies, Node
+from depcache.cache import KVTree, Node, Tier, TierCopies
 from sglang_patches.tiers.bandwidth import Bandwidth
 from sglang_patches.tiers.host.tier import HostTier
+from sglang_patches.tiers.names import HOST
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,27 +39,19 @@ class PendingLoad:
             self.bandwidth.observe_load("host", len(self.host_slots), seconds)
 
 
-class HostCache:
-    """The host tier of one cache. Counters are in tokens, but for `dropped_nodes`.
-
-    on_kept     called with the nodes that were just given a copy
-    on_release  called with (node, slots) of a copy that the tree gave up; returns whether it
-                looks after the slots. None, or False: they are free at once
-    """
+class HostResidency(Tier):
+    """The host tier of one cache. Counters are in tokens, but for `dropped_nodes`."""
 
     def __init__(self, tree: KVTree, mover: HostTier, bandwidth: Bandwidth) -> None:
-        self.copies = LowerCopies(tree, "host")
+        super().__init__(TierCopies(tree, HOST))
         self.mover = mover
         self.dropped = 0
-        self.on_kept: Callable[[list[Node]], None] | None = None
-        self.on_release: Callable[[Node, np.ndarray], bool] | None = None
         self.dropped_nodes = {"no_room": 0, "no_parent": 0}
         self._tree = tree
         self._bandwidth = bandwidth
         # Nodes whose rows are to be loaded; their copies are pinned until the load is launched.
         self._loading: list[Node] = []
         self._pending: list[tuple[np.ndarray, np.ndarray]] = []  # host, device
-        tree.demote = self.demote
 
     def clear(self, in_use: np.ndarray | None = None) -> None:
         """Everything is forgotten; for a tree that was reset.
@@ -75,12 +68,15 @@ class HostCache:
             self._tree.prune(node)
         return self.mover.num_free >= num_tokens
 
-    def demote(self, victims: list[tuple[Node, np.ndarray]]) -> None:
+    def free(self, copy: np.ndarray) -> None:
+        self.mover.free(copy)
+
+    def keep(self, leaving: list[tuple[Node, np.ndarray]]) -> list[tuple[Node, np.ndarray]]:
         """Keep what is being evicted from the device, as far as there is room.
 
-        victims  (node, device slots), children before parents
+        leaving  (node, device slots), children before parents, while their KV is still in place
         """
-        wanted = [(node, slots) for node, slots in victims if node.host is None]
+        wanted = [(node, slots) for node, slots in leaving if HOST not in node.copies]
         num_wanted = sum(len(slots) for _, slots in wanted)
         emptied = self._evict_until(min(num_wanted, self.mover.num_tokens))
         # A copy is of no use without those above it, so the parents, which come last, go first.
@@ -93,13 +89,13 @@ class HostCache:
                 continue
             room -= len(slots)
             chosen[node] = slots
-        if chosen:
-            self._keep(chosen)
+        kept = self._copy(chosen) if chosen else []
         # Not before: a victim is kept for what it leads to, and now it has a copy of its own.
         for node in emptied:
             self._tree.prune(node)
+        return kept
 
-    def _keep(self, chosen: dict[Node, np.ndarray]) -> None:
+    def _copy(self, chosen: dict[Node, np.ndarray]) -> list[tuple[Node, np.ndarray]]:
         host_slots = self.mover.alloc(sum(map(len, chosen.values())))
         assert host_slots is not None
         self.mover.store(np.concatenate(list(chosen.values())), host_slots)
@@ -107,8 +103,7 @@ class HostCache:
         for node in chosen:
             self.copies.add(node, host_slots[at : at + node.num_tokens])
             at += node.num_tokens
-        if self.on_kept is not None:
-            self.on_kept(list(chosen))
+        return [(node, node.copies[HOST]) for node in chosen]
 
     def load(
         self, nodes: list[Node], num_other: int, alloc: Callable[[int], np.ndarray | None]
@@ -131,8 +126,7 @@ class HostCache:
         at = num_other
         sources: list[np.ndarray] = []
         for node in nodes:
-            assert node.host is not None
-            sources.append(node.host)
+            sources.append(node.copies[HOST])
             self._tree.make_resident(node, slots[at : at + node.num_tokens].copy())
             at += node.num_tokens
         self._loading += nodes
@@ -152,7 +146,7 @@ class HostCache:
 
     def _evict_until(self, num_free: int) -> list[Node]:
         """Nodes whose copies went so that so many slots are free; still to be pruned."""
-        self.take_released()
+        self._tree.tiers.free_released()
         nodes: list[Node] = []
         while self.mover.num_free < num_free:
             found = self.copies.evict_one()
@@ -161,13 +155,6 @@ class HostCache:
             self.mover.free(found[1])
             nodes.append(found[0])
         return nodes
-
-    def take_released(self) -> None:
-        """Free the copies that the tree gave up by itself."""
-        released, self.copies.released = self.copies.released, []
-        for node, slots in released:
-            if self.on_release is None or not self.on_release(node, slots):
-                self.mover.free(slots)
 
     def describe(self) -> dict[str, Any]:
         """Sizes and counters, for the status route."""
@@ -185,4 +172,4 @@ class HostCache:
 
 def _is_reachable(node: Node) -> bool:
     above = node.parent
-    return above is not None and (above.is_root or above.slots is not None or above.has_copy)
+    return above is not None and (above.is_root or above.slots is not None or bool(above.copies))

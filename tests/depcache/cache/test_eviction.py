@@ -37,7 +37,7 @@ def use(tree: KVTree, *nodes: Node) -> None:
 def drain(tree: KVTree) -> list[int]:
     """Numbers of the leaves in the order in which they go."""
     order = []
-    while dropped := tree.evict(1):
+    while dropped := tree.tiers.evict(tree, 1):
         assert len(dropped) == 1, "one token is asked for, so one node goes"
         order.append(int(dropped[0][0]) // 2)
     return order
@@ -97,7 +97,7 @@ def test_an_inner_node_goes_only_after_its_children(policy: str) -> None:
 def test_both_halves_of_a_split_node_go_the_lower_first(policy: str) -> None:
     tree, (leaf,) = make_tree(policy, 1)
     tree.split(leaf, 1)
-    dropped = tree.evict(2)
+    dropped = tree.tiers.evict(tree, 2)
     assert [slots.tolist() for slots in dropped] == [[1], [0]]
 
 
@@ -108,22 +108,22 @@ def test_both_halves_of_a_split_node_keep_its_uses() -> None:
             use(tree, node)
     upper = tree.split(often, 1)
     use(tree, upper)  # six uses, the lower half has five
-    dropped = [int(slots[0]) for slots in (*tree.evict(2), *tree.evict(1), *tree.evict(9))]
+    dropped = [int(slots[0]) for num in (2, 1, 9) for slots in tree.tiers.evict(tree, num)]
     assert dropped == [2, 1, 4, 0]
 
 
 @every_policy
 def test_nothing_is_dropped_when_nothing_is_asked_for(policy: str) -> None:
     tree, _ = make_tree(policy, 2)
-    assert tree.evict(0) == []
-    assert tree.evict(-3) == []
+    assert tree.tiers.evict(tree, 0) == []
+    assert tree.tiers.evict(tree, -3) == []
     assert tree.num_tokens == 4
 
 
 @every_policy
 def test_whole_nodes_go_until_enough_is_free(policy: str) -> None:
     tree, _ = make_tree(policy, 4)
-    assert [slots.tolist() for slots in tree.evict(3)] == [[0, 1], [2, 3]]
+    assert [slots.tolist() for slots in tree.tiers.evict(tree, 3)] == [[0, 1], [2, 3]]
     assert tree.counters.evicted == 4
     assert tree.counters.evicted_nodes == 2
 

@@ -30,7 +30,7 @@ def replay(tree: KVTree, requests: Iterator[int], num_requests: int) -> float:
         if matched:
             num_hits += 1
         else:
-            tree.evict(tree.num_tokens + 4 - CAPACITY)
+            tree.tiers.evict(tree, tree.num_tokens + 4 - CAPACITY)
             slots = next_slot + np.arange(4)
             next_slot += 4
             nodes = [tree.insert(tree.root(None), key, slots, 0).node]

@@ -35,7 +35,7 @@ def table(*numbers: int) -> SegmentTable:
 
 
 def drop_one(tree: KVTree) -> int:
-    (slots,) = tree.evict(1)
+    (slots,) = tree.tiers.evict(tree, 1)
     return int(slots[0]) // LEAF
 
 

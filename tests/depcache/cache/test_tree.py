@@ -143,7 +143,7 @@ def test_a_handle_still_holds_the_whole_run_after_a_split() -> None:
     tree.lock([node])
     upper = tree.split(node, 1)
     assert (tree.num_locked, tree.num_evictable) == (4, 0)
-    assert tree.evict(10) == []
+    assert tree.tiers.evict(tree, 10) == []
     tree.unlock([node])
     assert (upper.locks, node.locks) == (0, 0)
     assert tree.num_evictable == 4
@@ -180,7 +180,7 @@ def test_reset_forgets_everything_and_changes_the_version() -> None:
     tree.reset()
     assert (tree.num_tokens, tree.num_nodes, list(tree.nodes())) == (0, 0, [])
     assert tree.version != version
-    assert tree.evict(1) == []
+    assert tree.tiers.evict(tree, 1) == []
     check_tree(tree)
 
 
@@ -189,7 +189,7 @@ def test_every_change_of_the_cached_tokens_changes_the_version() -> None:
     versions = [tree.version]
     insert(tree, 1, 2, 3)
     versions.append(tree.version)
-    tree.evict(1)
+    tree.tiers.evict(tree, 1)
     versions.append(tree.version)
     assert len(set(versions)) == 3
 

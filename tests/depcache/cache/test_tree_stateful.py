@@ -11,10 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from depcache.cache import EVICTION_POLICIES, KVTree, LowerCopies, Node, make_policy
+from depcache.cache import EVICTION_POLICIES, KVTree, Node, Tier, TierCopies, make_policy
 from depcache.cache.invariants import check_tree
 from depcache.cache.node import to_key, to_tokens
 from depcache.plan import Lookahead, SegmentTable
+from tests.helpers.keeper import Keeper
 
 Path = tuple[object, ...]
 """(namespace, token, token, ...): one cached token, named by the way that leads to it."""
@@ -125,7 +126,7 @@ class TreeMachine(RuleBasedStateMachine):
     def evict(self, num_tokens: int) -> None:
         path_of_slot = {slot: path for path, (slot, _) in self.cached.items()}
         locked = self._locked()
-        dropped = self.tree.evict(num_tokens)
+        dropped = self.tree.tiers.evict(self.tree, num_tokens)
         for slots in dropped:
             for slot in slots.tolist():
                 path = path_of_slot[slot]
@@ -147,7 +148,7 @@ class TreeMachine(RuleBasedStateMachine):
             if not node.locks and all(child.slots is None for child in node.children.values())
         ]
         by_slot = {int(node.slots[0]): self.tree.policy.priority(node) for node in leaves}
-        (slots,) = self.tree.evict(1)
+        (slots,) = self.tree.tiers.evict(self.tree, 1)
         assert by_slot[int(slots[0])] == min(by_slot.values())
         gone = set(slots.tolist())
         self.cached = {p: entry for p, entry in self.cached.items() if entry[0] not in gone}
@@ -193,10 +194,11 @@ class TierMachine(TreeMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.copies = LowerCopies(self.tree, "host")
-        self.on_disk = LowerCopies(self.tree, "disk")
-        self.pinned: list[tuple[LowerCopies, list[Node]]] = []
-        self.tree.demote = self._demote
+        self.copies = TierCopies(self.tree, "host")
+        self.on_disk = TierCopies(self.tree, "disk", cut=lambda kv, at: (kv[:at], kv[at:]))
+        self.tree.tiers.append(Keeper(self.copies, self._demote))
+        self.tree.tiers.append(Tier(self.on_disk))
+        self.pinned: list[tuple[TierCopies, list[Node]]] = []
         self.lookahead = Lookahead(self.tree)
         self.free_host = set(range(self.host_tokens))
         self.host: dict[int, tuple[Path, int]] = {}
@@ -219,7 +221,7 @@ class TierMachine(TreeMachine):
 
     def _demote(self, victims: list[tuple[Node, np.ndarray]]) -> None:
         for node, slots in reversed(victims):
-            if node.host is not None or node.parent is None:
+            if "host" in node.copies or node.parent is None:
                 continue
             self._make_room(node.num_tokens)
             if node.num_tokens > len(self.free_host) or node.parent is None:
@@ -236,7 +238,7 @@ class TierMachine(TreeMachine):
             node
             for node in self.tree.nodes()
             if node.slots is None
-            and node.host is not None
+            and "host" in node.copies
             and node.parent is not None
             and node.parent.slots is not None
         ]
@@ -259,7 +261,7 @@ class TierMachine(TreeMachine):
     @rule(data=st.data())
     def store_on_disk(self, data: st.DataObject) -> None:
         """As after a write: what has a copy in host memory gets one on disk."""
-        unstored = [node for node in self.copies.nodes() if node.disk is None]
+        unstored = [node for node in self.copies.nodes() if "disk" not in node.copies]
         if unstored:
             node = data.draw(st.sampled_from(unstored))
             self.on_disk.add(node, tuple(self._kv_of(node)))
@@ -268,11 +270,11 @@ class TierMachine(TreeMachine):
     @rule(data=st.data())
     def fetch_from_disk(self, data: st.DataObject) -> None:
         """As after a prefetch: what is on disk only gets a copy in host memory."""
-        lacking = [node for node in self.on_disk.nodes() if node.host is None]
+        lacking = [node for node in self.on_disk.nodes() if "host" not in node.copies]
         if not lacking:
             return
         node = data.draw(st.sampled_from(lacking))
-        kv = node.disk
+        kv = node.copies["disk"]
         self.on_disk.pin([node])
         self._make_room(node.num_tokens)
         if node.num_tokens <= len(self.free_host):
@@ -362,10 +364,11 @@ class TierMachine(TreeMachine):
     @invariant()
     def copies_hold_the_kv_of_their_nodes(self) -> None:
         for node in self.tree.nodes():
-            if node.host is not None:
-                assert [self.host[slot] for slot in node.host.tolist()] == self._kv_of(node)
-            if node.disk is not None:
-                assert list(node.disk) == self._kv_of(node)
+            if "host" in node.copies:
+                slots = node.copies["host"].tolist()
+                assert [self.host[slot] for slot in slots] == self._kv_of(node)
+            if "disk" in node.copies:
+                assert list(node.copies["disk"]) == self._kv_of(node)
 
     @invariant()
     def waiters_are_on_all_they_want_and_nothing_is_kept_for_nobody(self) -> None:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from depcache.cache import KVTree, LowerCopies
+from depcache.cache import KVTree, Tier, TierCopies
 from depcache.cache.invariants import check_tree
 from depcache.plan import ContextInsertion, SegmentTable, look_up, match_segments, plan_request
-from depcache.plan.match import Tier
 from tests.depcache.plan.test_request import make_table
+from tests.helpers.keeper import Keeper
 from tests.helpers.prompts import TreePrompt
 from tests.helpers.strategies import prompts
 
@@ -25,11 +25,12 @@ class TieredTree:
     def __init__(self) -> None:
         self.tree = KVTree()
         self.lower = [
-            LowerCopies(self.tree, "host"),
-            LowerCopies(self.tree, "disk", cut=lambda copy, at: (copy, copy)),
+            TierCopies(self.tree, "host"),
+            TierCopies(self.tree, "disk", cut=lambda copy, at: (copy, copy)),
         ]
+        self.tree.tiers.append(Keeper(self.lower[0], self._demote))
+        self.tree.tiers.append(Tier(self.lower[1]))
         self.num_slots = 0
-        self.tree.demote = self._demote
         self.draws = iter(())
 
     def _demote(self, victims: list) -> None:
@@ -37,7 +38,7 @@ class TieredTree:
         for node, slots in victims:
             kind = next(self.draws, 3)
             for number, copies in enumerate(self.lower):
-                if kind & 1 << number and getattr(node, copies.tier) is None:
+                if kind & 1 << number and copies.tier not in node.copies:
                     copies.add(node, slots if number == 0 else "a value")
 
     def serve(self, table: SegmentTable) -> None:
@@ -50,7 +51,7 @@ class TieredTree:
 
     def shape(self) -> list:
         return [
-            (node.key, node.home, node.slots is None, node.host is None, node.disk)
+            (node.key, node.home, node.slots is None, sorted(node.copies))
             for node in self.tree.nodes()
         ]
 
@@ -61,38 +62,37 @@ class TieredTree:
     num_evicted=st.integers(0, 40),
     draws=st.lists(st.integers(0, 3), max_size=40),
     prompt=prompts(),
-    lowest=st.sampled_from(["device", "host", "disk"]),
+    num_tiers=st.sampled_from([0, 1, 2, None]),
 )
 def test_a_look_counts_what_a_match_finds_and_splits_nothing(
     served: list[TreePrompt],
     num_evicted: int,
     draws: list[int],
     prompt: TreePrompt,
-    lowest: Tier,
+    num_tiers: int | None,
 ) -> None:
     made = TieredTree()
     for other in served:
         made.serve(make_table(other))
     made.draws = iter(draws)
-    made.tree.evict(num_evicted)
+    made.tree.tiers.evict(made.tree, num_evicted)
     check_tree(made.tree)
     table = make_table(prompt)
 
     before = made.shape()
-    look = look_up(made.tree.root(NAMESPACE), table, lowest=lowest)
+    look = look_up(made.tree, made.tree.root(NAMESPACE), table, num_tiers=num_tiers)
     assert made.shape() == before
 
-    match = match_segments(made.tree, made.tree.root(NAMESPACE), table, lowest=lowest)
+    match = match_segments(made.tree, made.tree.root(NAMESPACE), table, num_tiers=num_tiers)
     assert look.matched == match.matched
     placed = [node.home == at for node, at in zip(match.nodes, match.placed, strict=True)]
     sizes = [node.num_tokens for node in match.nodes]
     assert look.shared == sum(n for n, is_placed in zip(sizes, placed, strict=True) if is_placed)
     assert look.shifted == sum(sizes) - look.shared
-    assert look.in_host == sum(node.num_tokens for node in match.in_host)
-    assert look.on_disk == sum(node.num_tokens for node in match.on_disk)
+    assert look.in_tiers == [sum(node.num_tokens for node in nodes) for nodes in match.in_tiers]
     assert look.num_cached == sum(look.matched)
     # The match has split the nodes it ended in, and left the lower halves to those looked at.
-    for parts, whole in ((match.in_host, look.host_nodes), (match.on_disk, look.disk_nodes)):
+    for parts, whole in zip(match.in_tiers, look.tier_nodes, strict=True):
         assert len(set(whole)) == len(whole)
         above = {up for node in whole for up in KVTree.path(node)}
         assert set(parts) <= above
@@ -102,13 +102,13 @@ def test_nobody_knows_of_a_root_that_was_only_looked_at() -> None:
     tree = KVTree()
     table = SegmentTable.of_plain_prompt(np.array([1, 2, 3]))
     for number in range(3):
-        assert look_up(tree.root(f"tenant {number}"), table).num_cached == 0
+        assert look_up(tree, tree.root(f"tenant {number}"), table).num_cached == 0
     assert tree.namespaces() == []
     tree.insert(tree.root("tenant 1"), table.key, np.arange(3), 0)
     assert tree.namespaces() == ["tenant 1"]
-    assert look_up(tree.root("tenant 1"), table).shared == 3
-    assert look_up(tree.root("tenant 2"), table).shared == 0
-    tree.evict(3)
+    assert look_up(tree, tree.root("tenant 1"), table).shared == 3
+    assert look_up(tree, tree.root("tenant 2"), table).shared == 0
+    tree.tiers.evict(tree, 3)
     assert tree.namespaces() == []
 
 

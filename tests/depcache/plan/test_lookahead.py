@@ -92,7 +92,7 @@ def test_an_evicted_node_that_is_wanted_is_known_until_nobody_wants_it() -> None
     tree.lock(list(tree.nodes()))
     tree.unlock(list(tree.nodes()))
     lookahead.enter("a", "ns", table)
-    tree.evict(10)
+    tree.tiers.evict(tree, 10)
     assert tree.num_tokens == 0
     assert wanted_by(tree, "a") == 3
     lookahead.leave("a")

@@ -55,7 +55,11 @@ class ServedPrompts:
         self.num_slots += plan.num_missed
 
     def evict(self, num_tokens: int) -> None:
-        gone = {slot for slots in self.tree.evict(num_tokens) for slot in slots.tolist()}
+        gone = {
+            slot
+            for slots in self.tree.tiers.evict(self.tree, num_tokens)
+            for slot in slots.tolist()
+        }
         self.cached = {key: at for key, at in self.cached.items() if at[0] not in gone}
 
     def hits(self, prompt: TreePrompt, *, allow_shift: bool = True) -> dict[int, tuple[int, int]]:
@@ -163,7 +167,9 @@ def test_locking_a_plans_nodes_keeps_its_hits_and_nothing_else(
         served.plan(other)
     served.tree.lock(plan.nodes)
     assert served.tree.num_locked == plan.num_locked
-    dropped = {slot for slots in served.tree.evict(10**6) for slot in slots.tolist()}
+    dropped = {
+        slot for slots in served.tree.tiers.evict(served.tree, 10**6) for slot in slots.tolist()
+    }
     kept = {*plan.shared_slots.tolist(), *plan.shifted.slots.tolist()}
     assert not dropped & kept
     assert {slot for slot, _ in contents(served.tree).values()} == kept

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from depcache.cache import KVTree, LowerCopies
+from depcache.cache import KVTree, TierCopies
 from depcache.cache.node import to_key
 from sglang_patches.observe.idle_ages import COARSENESS, MAX_ENTRIES, STEP_S, IdleAges, TickClock
+from tests.helpers.keeper import Keeper
 
 
 class Hands:
@@ -67,9 +68,8 @@ def test_the_clock_is_bounded_and_old_ticks_are_known_to_a_fraction_of_their_age
 
 
 def make_tree(hands: Hands) -> tuple[KVTree, IdleAges]:
-    tree = KVTree()
-    tree.watcher = ages = IdleAges(TickClock(hands))
-    return tree, ages
+    ages = IdleAges(TickClock(hands))
+    return KVTree(watcher=ages), ages
 
 
 def add(tree: KVTree, first: int, num_tokens: int) -> None:
@@ -90,9 +90,9 @@ def test_an_evicted_node_has_the_age_of_its_last_use() -> None:
     tree.unlock(used)
     hands.now += 5
     assert ages.describe("device") is None
-    tree.evict(1)  # the second node, 15 s old
+    tree.tiers.evict(tree, 1)  # the second node, 15 s old
     assert ages.describe("device") == pytest.approx({"mean_s": 15, "last_s": 15}, abs=STEP_S)
-    tree.evict(1)
+    tree.tiers.evict(tree, 1)
     assert ages.describe("device") == pytest.approx({"mean_s": 15, "last_s": 5}, abs=0.2)
 
 
@@ -101,11 +101,11 @@ def test_the_mean_follows_the_tokens() -> None:
     tree, ages = make_tree(hands)
     add(tree, 0, 1)
     hands.now += 100
-    tree.evict(1)
+    tree.tiers.evict(tree, 1)
     for number in range(30):
         add(tree, 1000 + 3000 * number, 3000)
         hands.now += 2
-        tree.evict(1)
+        tree.tiers.evict(tree, 1)
     told = ages.describe("device")
     assert told is not None
     assert told["mean_s"] == pytest.approx(2, abs=0.2)
@@ -114,11 +114,11 @@ def test_the_mean_follows_the_tokens() -> None:
 def test_tiers_have_ages_of_their_own() -> None:
     hands = Hands()
     tree, ages = make_tree(hands)
-    copies = LowerCopies(tree, "host")
-    tree.demote = lambda victims: [copies.add(node, slots) for node, slots in victims] and None
+    copies = TierCopies(tree, "host")
+    tree.tiers.append(Keeper(copies, lambda victims: [copies.add(*each) for each in victims]))
     add(tree, 0, 4)
     hands.now += 7
-    tree.evict(4)
+    tree.tiers.evict(tree, 4)
     assert ages.describe("host") is None
     hands.now += 20
     copies.evict_one()

@@ -26,11 +26,11 @@ from depcache.plan import SegmentTable, match_segments
 from sglang_patches.requests.tenants import Namespace
 from sglang_patches.tiers.bandwidth import Bandwidth
 from sglang_patches.tiers.disk.fingerprint import Fingerprint
-from sglang_patches.tiers.disk.residency import DiskCache
+from sglang_patches.tiers.disk.residency import DiskResidency
 from sglang_patches.tiers.disk.tier import DiskTier
 from sglang_patches.tiers.disk.value import Entry
 from sglang_patches.tiers.host.pool import row_shape
-from sglang_patches.tiers.host.residency import HostCache
+from sglang_patches.tiers.host.residency import HostResidency
 from sglang_patches.tiers.host.tier import HostTier
 from tests.helpers.ends import SLOWEST_S
 from tests.sglang_patches.tiers.disk.backends import BEHAVIOUR, Behaviour
@@ -77,7 +77,8 @@ class World:
         self.held.clear()
         self.mover = SlowHost(self.pool, HOST_TOKENS * self.num_bytes)
         bandwidth = Bandwidth(self.num_bytes)
-        self.host = HostCache(self.tree, self.mover, bandwidth)
+        self.host = HostResidency(self.tree, self.mover, bandwidth)
+        self.tree.tiers.append(self.host)
         print_of_pool = Fingerprint({"weights": "w"}, row_shape(self.pool))
         config = {
             "module_path": "tests.sglang_patches.tiers.disk.backends",
@@ -94,7 +95,8 @@ class World:
             deadline_s=SLOWEST_S,
         )
         write_policy = self.rng.choice(["write_back", "write_through_selective", "write_through"])
-        self.disk = DiskCache(self.tree, self.host, tier, bandwidth, write_policy)
+        self.disk = DiskResidency(self.tree, self.host, tier, bandwidth, write_policy)
+        self.tree.tiers.append(self.disk)
         self.log.append(f"start {policy} {write_policy}")
 
     # -- what the KV of a token is -----------------------------------------------------------
@@ -127,7 +129,7 @@ class World:
 
     def alloc(self, num: int) -> np.ndarray | None:
         if num > len(self.free):
-            for slots in self.tree.evict(num - len(self.free)):
+            for slots in self.tree.tiers.evict(self.tree, num - len(self.free)):
                 self.free |= set(slots.tolist())
         if num > len(self.free):
             return None
@@ -144,16 +146,18 @@ class World:
         rid = str(self.rng.random())
         table = SegmentTable.of_plain_prompt(np.array(tokens), position)
         found = match_segments(self.tree, self.tree.root(namespace), table, allow_shift=moves)
-        self.disk.fetch(found.on_disk, found.in_host, rid)
+        in_host, on_disk = found.in_tiers
+        self.disk.fetch(on_disk, in_host, rid)
         for _ in range(self.rng.randint(0, 3)):
             self.wait()
             self.disk.is_ready(rid)
         root = self.tree.root(namespace)  # a root goes with its last child, so it is asked anew
-        found = match_segments(self.tree, root, table, allow_shift=moves, lowest="host")
+        found = match_segments(self.tree, root, table, allow_shift=moves, num_tiers=1)
         self.tree.lock(found.nodes)
         loaded: list[Node] = []
-        if found.in_host and self.host.load(found.in_host, 0, self.alloc) is not None:
-            loaded = found.in_host
+        [in_host] = found.in_tiers
+        if in_host and self.host.load(in_host, 0, self.alloc) is not None:
+            loaded = in_host
             self.tree.lock(loaded)
             if self.rng.random() < 0.2:  # not admitted after all
                 self.tree.unlock(loaded)
@@ -202,7 +206,7 @@ class World:
             self.tree.unlock([self.held.pop(self.rng.randrange(len(self.held)))])
 
     def make_room(self) -> None:
-        for slots in self.tree.evict(self.rng.randint(1, 12)):
+        for slots in self.tree.tiers.evict(self.tree, self.rng.randint(1, 12)):
             self.free |= set(slots.tolist())
 
     def forget(self) -> None:
@@ -253,7 +257,7 @@ class World:
         held = {s for n in self.tree.nodes() if n.slots is not None for s in n.slots.tolist()}
         assert not held & self.free
         assert len(held) + len(self.free) == DEVICE_TOKENS
-        self.host.take_released()
+        self.tree.tiers.free_released()
         copies = self.host.copies.num_tokens
         moving = sum(
             len(t.slots) if t.owns_slots else sum(map(len, t.held))
@@ -266,8 +270,8 @@ class World:
             expected = self.rows_of(node)
             if node.slots is not None:
                 assert [row.tobytes() for row in bits(self.pool, node.slots)] == expected
-            if node.host is not None:
-                host_rows = HostTier.read(self.mover, node.host)
+            if "host" in node.copies:
+                host_rows = HostTier.read(self.mover, node.copies["host"])
                 assert [row.tobytes() for row in host_rows] == expected
 
     def check_at_rest(self) -> None:
@@ -372,12 +376,12 @@ def test_slots_that_a_store_reads_are_not_given_away(tmp_path: Path) -> None:
     world = make_world(tmp_path, "hold")
     world.mover.pauses_s = (0.2,)
     node = cache(world, [1, 2, 3, 4])
-    for slots in world.tree.evict(4):
+    for slots in world.tree.tiers.evict(world.tree, 4):
         world.free |= set(slots.tolist())  # into the host, and from there to the disk
-    assert node.host is not None and world.disk._stores
+    assert "host" in node.copies and world.disk._stores
     free = world.mover.num_free
     world.tree.forget(node)
-    world.host.take_released()
+    world.tree.tiers.free_released()
     assert world.mover.num_free == free  # still being read
     world.check()
     world.check_at_rest()
@@ -395,12 +399,12 @@ def test_what_was_stored_of_another_position_is_thrown_away(tmp_path: Path) -> N
     assert world.disk._stores
     world.tree.unlock([node])
     world.host.mover.pauses_s = (0.0,)
-    for slots in world.tree.evict(3):
+    for slots in world.tree.tiers.evict(world.tree, 3):
         world.free |= set(slots.tolist())
     assert cache(world, [1, 2, 3], home=2) is node
     world.check_at_rest()
     assert node.home == 2
-    assert node.disk is None or node.disk.home == 2
+    assert "disk" not in node.copies or node.copies["disk"].home == 2
     world.check()
     world.disk.tier.close(5)
 
@@ -426,7 +430,7 @@ def test_values_that_overlap_are_hung_below_each_other(tmp_path: Path) -> None:
     assert [paths[p].home for p in ((1, 2), (3,), (4, 5), (9,))] == [5, 7, 8, 7]
     table = SegmentTable.of_plain_prompt(np.array([1, 2, 3, 4, 5]), 5)
     found = match_segments(world.tree, root, table)
-    assert world.disk.fetch(found.on_disk) == 5
+    assert world.disk.fetch(found.in_tiers[1]) == 5
     world.check_at_rest()
     world.check()  # every row is the right one
     assert world.host.copies.num_tokens == 5
@@ -437,11 +441,11 @@ def test_values_that_overlap_are_hung_below_each_other(tmp_path: Path) -> None:
 def to_disk(world: World, tokens: list[int], home: int = 0) -> Node:
     """Cache `tokens` and bring them through every tier, until the disk alone has them."""
     node = cache(world, tokens, home)
-    for slots in world.tree.evict(len(tokens)):
+    for slots in world.tree.tiers.evict(world.tree, len(tokens)):
         world.free |= set(slots.tolist())
     world.check_at_rest()
     world.host.make_room(HOST_TOKENS)
-    assert node.slots is None and node.host is None and node.disk is not None
+    assert node.slots is None and "host" not in node.copies and "disk" in node.copies
     return node
 
 
@@ -453,20 +457,20 @@ def test_a_store_that_was_split_is_thrown_away_when_a_part_is_forgotten(
     world.mover.pauses_s = (0.2,)
     node = cache(world, [1, 2, 3, 4])
     node.waiters = {"someone": None}  # so that the nodes stay when their KV is given up
-    for slots in world.tree.evict(4):
+    for slots in world.tree.tiers.evict(world.tree, 4):
         world.free |= set(slots.tolist())
     assert world.disk._stores
     front = world.tree.split(node, 2)
-    assert front.host is not None
+    assert "host" in front.copies
     world.disk.write_all()
     assert len(world.disk._stores) == 1  # the front is on its way already
     world.tree.forget(front if is_front else node)
-    world.host.take_released()
+    world.tree.tiers.free_released()
     world.check()
     world.check_at_rest()
-    assert front.disk is None and node.disk is None
+    assert "disk" not in front.copies and "disk" not in node.copies
     assert world.disk.tier.num_values == 0
-    assert (front.host is None) == is_front
+    assert ("host" not in front.copies) == is_front
     assert world.mover.num_free == HOST_TOKENS - (0 if is_front else 2)
     world.disk.tier.close(5)
 
@@ -483,7 +487,7 @@ def test_a_load_that_was_split_gives_both_parts_their_rows(tmp_path: Path) -> No
     while not world.disk.is_ready("r"):
         world.wait()
     assert world.disk.waits.num_loaded("r") == 4
-    assert front.host is not None and node.host is not None
+    assert "host" in front.copies and "host" in node.copies
     world.check()
     world.disk.release("r")
     world.check_at_rest()
@@ -500,9 +504,9 @@ def test_parts_of_a_value_that_proved_to_be_bad_are_given_up(tmp_path: Path) -> 
     file.write_bytes(data)
     assert world.disk.fetch([front, node]) == 4
     world.check_at_rest()
-    assert node.host is None and node.disk is None and node.parent is None
+    assert "host" not in node.copies and "disk" not in node.copies and node.parent is None
     assert world.disk.fetch([front]) == 0
-    assert front.disk is None and front.parent is None
+    assert "disk" not in front.copies and front.parent is None
     assert world.disk.copies.num_nodes == 0
     world.check()
     world.disk.tier.close(5)
@@ -516,7 +520,7 @@ def test_a_tier_that_was_turned_off_is_left_alone(tmp_path: Path) -> None:
     assert world.disk.is_off and world.disk.describe()["is_off"]
     assert world.disk.fetch([node]) == 0
     assert world.disk.write_all() == 0
-    assert other.disk is None
+    assert "disk" not in other.copies
     world.flush()  # as after new weights
     assert world.disk.copies.num_nodes == 0
     assert world.disk.tier.num_values == 1  # for a server with the weights of before

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes have a copy in a lower tier: bookkeeping over ints, as the tree's own.
+"""Which nodes have a copy in one tier below the device: bookkeeping over ints, as the tree's own.
 
 A copy is of use only while the way to it is cached in some tier; so leaves go first, as on the
 device. Copies are kept when a node's KV comes back to the device.
@@ -8,11 +8,15 @@ device. Copies are kept when a node's KV comes back to the device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from depcache.cache.node import Node
-from depcache.cache.tree import KVTree
 from depcache.cache.victims import VictimQueue
+
+if TYPE_CHECKING:
+    from depcache.cache.tree import KVTree
 
 Cut = Callable[[Any, int], tuple[Any, Any]]
 
@@ -22,29 +26,22 @@ def cut_slots(slots: Any, at: int) -> tuple[Any, Any]:
     return slots[:at], slots[at:]
 
 
-class LowerCopies:
-    """One lower tier of a tree. The caller owns what a copy stands for, and moves the KV.
+class TierCopies:
+    """The copies of one tier. The caller owns what a copy stands for, and moves the KV.
 
-    tier      the attribute of `Node` that holds the copy
-    cut       the two parts of a copy when its node is split after so many tokens
-    on_split  called with (upper, lower) of every split, whether there is a copy or not
+    tier  name of the tier: the copy's key in `Node.copies`
+    cut   the two parts of a copy when its node is split after so many tokens; without it a copy
+          is an array of slots, one a token
 
     Conservation: `num_tokens` is the number of tokens whose nodes have a copy. Copies that the
     tree gives up by itself, because their KV was computed anew at another position, collect in
     `released` until the caller takes them.
     """
 
-    def __init__(
-        self,
-        tree: KVTree,
-        tier: Literal["host", "disk"],
-        cut: Cut = cut_slots,
-        on_split: Callable[[Node, Node], None] | None = None,
-    ) -> None:
-        self.tier: Literal["host", "disk"] = tier
+    def __init__(self, tree: KVTree, tier: str, cut: Cut = cut_slots) -> None:
+        self.tier = tier
         self._tree = tree
         self._cut = cut
-        self._on_split = on_split
         self._victims = VictimQueue(tree.policy.priority)
         self._below: dict[Node, int] = {}  # node -> children with a copy, where there are any
         self._pins: dict[Node, int] = {}
@@ -53,7 +50,6 @@ class LowerCopies:
         self.evicted = 0
         self.evicted_nodes = 0
         self.released: list[tuple[Node, Any]] = []
-        tree.lower.append(self)
 
     def clear(self) -> None:
         """Forget all copies; for a tree that was reset."""
@@ -65,13 +61,13 @@ class LowerCopies:
 
     def nodes(self) -> Iterator[Node]:
         """Every node that has a copy. O(nodes of the tree)."""
-        return (node for node in self._tree.nodes() if getattr(node, self.tier) is not None)
+        return (node for node in self._tree.nodes() if self.tier in node.copies)
 
     def add(self, node: Node, copy: Any) -> None:
         """`node` has `copy` from now on; it had none."""
-        assert getattr(node, self.tier) is None
+        assert self.tier not in node.copies
         assert node.parent is not None
-        setattr(node, self.tier, copy)
+        node.copies[self.tier] = copy
         self.num_tokens += node.num_tokens
         self.num_nodes += 1
         self._below[node.parent] = self._below.get(node.parent, 0) + 1
@@ -81,11 +77,9 @@ class LowerCopies:
 
     def drop(self, node: Node) -> Any:
         """Take the copy of `node` away; returns it. `KVTree.prune` the node after it."""
-        copy = getattr(node, self.tier)
+        copy = node.copies.pop(self.tier)
         parent = node.parent
-        assert copy is not None
         assert parent is not None
-        setattr(node, self.tier, None)
         self._victims.withdraw(node)
         self.num_tokens -= node.num_tokens
         self.num_nodes -= 1
@@ -131,29 +125,27 @@ class LowerCopies:
 
     def release(self, node: Node) -> None:
         """The tree computed the KV of `node` for another position: the copy is of no use."""
-        if getattr(node, self.tier) is not None:
+        if self.tier in node.copies:
             self.released.append((node, self.drop(node)))
 
     def revalue(self) -> None:
         """Value every copy anew, because the policy has changed its mind."""
         self._victims.revalue()
 
-    def note_split(self, upper: Node, lower: Node) -> None:
+    def split(self, upper: Node, lower: Node) -> None:
         """`upper` was cut off the front of `lower`; both get their part of the copy, if any."""
-        if self._on_split is not None:
-            self._on_split(upper, lower)
-        copy = getattr(lower, self.tier)
+        copy = lower.copies.get(self.tier)
         if copy is None:
             return
         for node, part in zip((upper, lower), self._cut(copy, upper.num_tokens), strict=True):
-            setattr(node, self.tier, part)
+            node.copies[self.tier] = part
         self.num_nodes += 1
         self._below[upper] = 1
         if self._tree.policy.weighs_size:
             self.offer(lower)
 
     def check(self) -> None:
-        """Raise RuntimeError if a count is wrong, or the queue is not the unpinned leaves."""
+        """Raise RuntimeError if a count, an owner or the queue of unpinned leaves is wrong."""
         nodes = list(self.nodes())
         if len(nodes) != self.num_nodes or sum(n.num_tokens for n in nodes) != self.num_tokens:
             raise RuntimeError(
@@ -169,9 +161,15 @@ class LowerCopies:
         leaves = {node for node in nodes if node not in below and node not in self._pins}
         if any(node not in self._victims for node in leaves) or len(leaves) != len(self._victims):
             raise RuntimeError("the queue of copies is not that of the unpinned leaves")
+        if self._cut is cut_slots and nodes:
+            sizes = {node: len(node.copies[self.tier]) for node in nodes}
+            if any(size != node.num_tokens for node, size in sizes.items()):
+                raise RuntimeError(f"a node has {self.tier} slots of another number")
+            slots = np.concatenate([node.copies[self.tier] for node in nodes])
+            if len(np.unique(slots)) != len(slots):
+                raise RuntimeError(f"a {self.tier} slot is owned by two nodes")
 
     def offer(self, node: Node) -> None:
         """Value a copy that may go anew, because it may be worth less than before."""
-        has_copy = getattr(node, self.tier) is not None
-        if has_copy and node not in self._below and node not in self._pins:
+        if self.tier in node.copies and node not in self._below and node not in self._pins:
             self._victims.offer(node)
