@@ -26,7 +26,7 @@ from depcache.prompt.render import DEFAULT_SYSTEM
 from depcache.serving.launch import require_sglang
 from depcache.serving.tiny import TINY_NAME, resolve_model
 from eval.output import about, add_output, require, write_report
-from eval.serve.workloads import Request, Spec, make
+from eval.serve.workloads import Request, ServeSpec, make
 from eval.servers import serve
 from eval.workloads.graphs import Graphs
 
@@ -94,7 +94,9 @@ def run(args: argparse.Namespace) -> int:
     started = time.perf_counter()
     logging.getLogger("depcache.client").setLevel(logging.ERROR)  # what is not found is counted
     number = NUM_QUESTIONS_QUICK if args.quick else NUM_QUESTIONS
-    requests = make(Spec("questions:demo", number, num_paths=20, num_hops=3), Graphs(None)).requests
+    requests = make(
+        ServeSpec("questions:demo", number, num_paths=20, num_hops=3), Graphs(None)
+    ).requests
     with tempfile.TemporaryDirectory(prefix="depcache-eval-") as folder:
         log = Path(folder) / "log"
         model = resolve_model(TINY_NAME)

@@ -26,7 +26,7 @@ _ENTRY_POINT_GROUPS = ("sglang.srt.plugins", "sglang.srt.platforms")
 
 
 @dataclass(slots=True)
-class Report:
+class Inspection:
     """What was found in this process.
 
     seams     official extension point -> in place
@@ -44,12 +44,12 @@ class Report:
     problems: list[str] = field(default_factory=list)
 
 
-def inspect(hook_names: tuple[str, ...] | None = None) -> Report:
+def inspect(hook_names: tuple[str, ...] | None = None) -> Inspection:
     """Look at this process. Loads nothing and changes nothing.
 
     hook_names  files of `sglang_patches.hooks` to look for; by default those of the engine
     """
-    report = Report(installed_version(), list(SUPPORTED_VERSIONS))
+    report = Inspection(installed_version(), list(SUPPORTED_VERSIONS))
     why = why_version_unsupported()
     if why is not None:
         report.problems.append(why)
@@ -60,7 +60,7 @@ def inspect(hook_names: tuple[str, ...] | None = None) -> Report:
     return report
 
 
-def _inspect_seams(report: Report) -> None:
+def _inspect_seams(report: Inspection) -> None:
     from sglang.srt.mem_cache.registry import registered_radix_cache_backends
 
     from sglang_patches.attention import SUPPORTED_BACKENDS, missing_backends
@@ -93,7 +93,7 @@ def _applied_targets() -> set[str]:
     return HookRegistry._patched  # pyright: ignore[reportPrivateUsage]
 
 
-def _inspect_hooks(report: Report, hook_names: tuple[str, ...] | None) -> None:
+def _inspect_hooks(report: Inspection, hook_names: tuple[str, ...] | None) -> None:
     from sglang_patches.hooks import ENGINE_HOOKS, targets_of
 
     for target in targets_of(hook_names or ENGINE_HOOKS):
@@ -126,12 +126,12 @@ def require_front_in_place() -> None:
     _require(inspect(front_hook_names()))
 
 
-def _require(report: Report) -> None:
+def _require(report: Inspection) -> None:
     if report.problems:
         raise ConfigError("DepCache is not in place: " + "; ".join(report.problems))
 
 
-def inspect_server_process() -> Report:
+def inspect_server_process() -> Inspection:
     """Load everything that a server with our backend loads, then look."""
     from sglang.srt.plugins import load_plugins
 

@@ -70,13 +70,13 @@ def run(
 
     On several GPUs: `accelerate launch --no-python depcache finetune run ...`.
     """
-    from depcache.training.finetune import Settings, finetune
+    from depcache.training.finetune import FinetuneSettings, finetune
 
     is_first = int(os.environ.get("RANK", "0")) == 0  # of the processes of a launcher
     start = resolve_model(model)
     wanted: Any = tuple(layout or ("tree",))  # the encoder refuses others, and names the choices
     kind: Any = attention
-    settings = Settings(
+    settings = FinetuneSettings(
         layouts=wanted,
         attention=kind,
         system=system or None,

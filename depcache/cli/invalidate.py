@@ -70,7 +70,7 @@ def invalidate(
     It is for room, not for truth: KV is found by the tokens of its path, so a new fact is never
     answered from the KV of an old one.
     """
-    from depcache.precompute import Settings, find_trees
+    from depcache.precompute import PrecomputeSettings, find_trees
     from depcache.precompute import invalidate as invalidate_trees
     from depcache.precompute.entities import read_names
 
@@ -79,7 +79,7 @@ def invalidate(
         names += read_names(file)
     if not names and file is None:
         raise PromptError("nothing to invalidate: name entities with --entity or --file")
-    settings = Settings(
+    settings = PrecomputeSettings(
         num_hops=hops,
         pruner="none",
         system=read_system(system, system_file),

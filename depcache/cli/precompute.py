@@ -28,7 +28,7 @@ from depcache.graph.stores import DEFAULT_URL as DEFAULT_GRAPH
 from depcache.prompt.render import DEFAULT_SYSTEM
 
 if TYPE_CHECKING:
-    from depcache.precompute import Estimate, Plan, Report, Settings
+    from depcache.precompute import Estimate, PrecomputePlan, PrecomputeReport, PrecomputeSettings
     from depcache.precompute import Progress as Moment
 
 System = Annotated[
@@ -96,11 +96,11 @@ def precompute(
     Every option that `ask` and your programs share must be the same here: what stands before a
     fact decides its KV.
     """
-    from depcache.precompute import Precomputer, Settings, select_entities
+    from depcache.precompute import Precomputer, PrecomputeSettings, select_entities
     from depcache.precompute.entities import DEFAULT_ENTITIES, require_entities
 
     wanted: Any = layout  # the settings refuse what is no layout, and name the choices
-    settings = Settings(
+    settings = PrecomputeSettings(
         num_hops=hops,
         num_paths=num_paths,
         pruner=pruner,
@@ -170,7 +170,7 @@ def read_messages(file: Path) -> list[dict[str, Any]]:
     return messages
 
 
-def _show_estimate(estimate: Estimate, settings: Settings, *, stderr: bool) -> None:
+def _show_estimate(estimate: Estimate, settings: PrecomputeSettings, *, stderr: bool) -> None:
     console = make_console(stderr=stderr)
     about = "" if estimate.is_exact else "about "
     grid = make_grid(2)
@@ -190,7 +190,7 @@ def _show_estimate(estimate: Estimate, settings: Settings, *, stderr: bool) -> N
         console.print(f"warning: {estimate.warning}", style="yellow", markup=False)
 
 
-def _show_report(report: Report) -> None:
+def _show_report(report: PrecomputeReport) -> None:
     console = make_console()
     rate = report.num_missed / report.seconds if report.seconds else 0.0
     size = "" if report.num_bytes is None else f" ({_show_bytes(report.num_bytes)})"
@@ -212,7 +212,7 @@ def _show_report(report: Report) -> None:
 
 
 @contextmanager
-def _open_bar(plan: Plan) -> Iterator[Callable[[Moment], None]]:
+def _open_bar(plan: PrecomputePlan) -> Iterator[Callable[[Moment], None]]:
     """A bar on stderr; nothing at all where that is no terminal."""
     console = make_console(stderr=True)
     bar = Progress(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from depcache.client.client import Client
     from depcache.client.context import GraphContext, graph_context
-    from depcache.client.reply import Reply, Report, Usage
+    from depcache.client.reply import Reply, ReuseReport, Usage
     from depcache.client.stream import ReplyStream
     from depcache.client.transport import (
         AsyncDepCacheTransport,
@@ -28,7 +28,7 @@ __all__ = [
     "GraphContext",
     "Reply",
     "ReplyStream",
-    "Report",
+    "ReuseReport",
     "Usage",
     "async_httpx_client",
     "graph_context",
@@ -38,7 +38,7 @@ __all__ = [
 _HOMES = {
     "client": ["Client"],
     "context": ["GraphContext", "graph_context"],
-    "reply": ["Reply", "Report", "Usage"],
+    "reply": ["Reply", "ReuseReport", "Usage"],
     "stream": ["ReplyStream"],
     "transport": [
         "AsyncDepCacheTransport",

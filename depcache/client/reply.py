@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReuseReport:
     """What became of the prompt's tokens (`metadata.depcache`, or `meta_info.depcache`).
 
     The counts are of the request's first start.
@@ -39,7 +39,7 @@ class Report:
     retractions: int = 0
 
     @classmethod
-    def from_dict(cls, data: Any) -> Report | None:
+    def from_dict(cls, data: Any) -> ReuseReport | None:
         """The report in a reply; None where there is none. Keys of a newer server are skipped."""
         if not isinstance(data, Mapping):
             return None
@@ -86,7 +86,7 @@ class Reply:
 
     text: str
     usage: Usage
-    depcache: Report | None
+    depcache: ReuseReport | None
     finish_reason: str | None
     token_ids: tuple[int, ...] | None
     ttft_s: float | None

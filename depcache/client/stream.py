@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from depcache.client.reply import Reply, Report, Usage
+from depcache.client.reply import Reply, ReuseReport, Usage
 from depcache.client.wire_format import Piece, ReadPiece, find_reason
 from depcache.errors import ServerError, shorten
 
@@ -26,7 +26,7 @@ class ReplyCollector:
         self._started = started
         self._texts: list[str] = []
         self._usage = Usage()
-        self._report: Report | None = None
+        self._report: ReuseReport | None = None
         self._finish_reason: str | None = None
         self._token_ids: tuple[int, ...] | None = None
         self._ttft_s: float | None = None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from depcache.client.reply import Report, Usage
+from depcache.client.reply import ReuseReport, Usage
 from depcache.errors import shorten
 
 
@@ -22,7 +22,7 @@ class Piece:
     text: str
     has_token: bool
     usage: Usage | None
-    report: Report | None
+    report: ReuseReport | None
     finish_reason: str | None
     token_ids: tuple[int, ...] | None
 
@@ -41,7 +41,7 @@ def read_chat_piece(data: Mapping[str, Any]) -> Piece:
         # SGLang opens a stream with the role, when the first token is there.
         has_token=bool(choice),
         usage=Usage.from_dict(usage) if usage else None,
-        report=Report.from_dict((data.get("metadata") or {}).get("depcache")),
+        report=ReuseReport.from_dict((data.get("metadata") or {}).get("depcache")),
         finish_reason=choice.get("finish_reason"),
         token_ids=None,
     )
@@ -63,7 +63,7 @@ class GenerateReader:
             text=new,
             has_token=True,
             usage=Usage.from_dict(info),
-            report=Report.from_dict(info.get("depcache")),
+            report=ReuseReport.from_dict(info.get("depcache")),
             finish_reason=reason.get("type") if isinstance(reason, Mapping) else reason,
             token_ids=tuple(ids) if ids is not None else None,
         )

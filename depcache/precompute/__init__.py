@@ -15,21 +15,21 @@ change of the graph:
 """
 
 from depcache.precompute.entities import select_entities
-from depcache.precompute.estimate import Estimate, Tier
+from depcache.precompute.estimate import Estimate, TierCapacity
 from depcache.precompute.invalidation import Invalidation, find_trees, invalidate
-from depcache.precompute.job import Plan, Precomputer
-from depcache.precompute.report import Progress, Report
-from depcache.precompute.settings import Settings
+from depcache.precompute.job import PrecomputePlan, Precomputer
+from depcache.precompute.report import PrecomputeReport, Progress
+from depcache.precompute.settings import PrecomputeSettings
 
 __all__ = [
     "Estimate",
     "Invalidation",
-    "Plan",
+    "PrecomputePlan",
+    "PrecomputeReport",
+    "PrecomputeSettings",
     "Precomputer",
     "Progress",
-    "Report",
-    "Settings",
-    "Tier",
+    "TierCapacity",
     "find_trees",
     "invalidate",
     "select_entities",

@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Tier:
+class TierCapacity:
     """What a tier of the server holds and can hold, in tokens; None where it does not say."""
 
     name: str
@@ -19,7 +19,7 @@ class Tier:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class EntitySample:
     """Some entities, looked at closely. `num_cached` of its tokens are in the server's tiers.
 
     num_chars  of their trees, in the measure of `depcache.precompute.pieces`
@@ -30,8 +30,8 @@ class Sample:
     num_tokens: int = 0
     num_cached: int = 0
 
-    def __add__(self, other: Sample) -> Sample:
-        return Sample(
+    def __add__(self, other: EntitySample) -> EntitySample:
+        return EntitySample(
             self.num_entities + other.num_entities,
             self.num_chars + other.num_chars,
             self.num_tokens + other.num_tokens,
@@ -57,7 +57,7 @@ class Estimate:
     num_tokens: int
     num_cached: int
     bytes_per_token: int | None
-    tiers: tuple[Tier, ...]
+    tiers: tuple[TierCapacity, ...]
 
     @property
     def is_exact(self) -> bool:
@@ -114,7 +114,7 @@ class Estimate:
 
 
 def make_estimate(
-    num_entities: int, num_done: int, sample: Sample, stats: Mapping[str, Any]
+    num_entities: int, num_done: int, sample: EntitySample, stats: Mapping[str, Any]
 ) -> Estimate:
     """From a sample of the wanted entities and the body of GET /depcache/stats."""
     share = num_entities / sample.num_entities if sample.num_entities else 0.0
@@ -130,20 +130,20 @@ def make_estimate(
     )
 
 
-def read_tiers(stats: Mapping[str, Any]) -> tuple[tuple[Tier, ...], int | None]:
+def read_tiers(stats: Mapping[str, Any]) -> tuple[tuple[TierCapacity, ...], int | None]:
     """The tiers of GET /depcache/stats, and the bytes that a token takes on the device."""
     found: Mapping[str, Any] = stats.get("tiers") or {}
     device = found.get("device") or {}
     num_bytes = device.get("bytes_per_token")
     if num_bytes is None and device.get("tokens"):
         num_bytes = device["bytes"] // device["tokens"]
-    tiers: list[Tier] = []
+    tiers: list[TierCapacity] = []
     for name, tier in found.items():
         capacity = tier.get("capacity_tokens")
         per_token = tier.get("bytes_per_token") or num_bytes
         if capacity is None and per_token and tier.get("capacity_bytes") is not None:
             capacity = tier["capacity_bytes"] // per_token
-        tiers.append(Tier(name, tier.get("tokens") or 0, capacity))
+        tiers.append(TierCapacity(name, tier.get("tokens") or 0, capacity))
     return tuple(tiers), num_bytes
 
 

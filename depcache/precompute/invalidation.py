@@ -18,7 +18,7 @@ from depcache.graph.base import GraphStore, check_text
 from depcache.precompute.pieces import Piece, fill_requests, make_pieces, paths_of
 from depcache.precompute.progress_file import count_done, forget_entities
 from depcache.precompute.report import MAX_KEPT_PROBLEMS
-from depcache.precompute.settings import Settings
+from depcache.precompute.settings import PrecomputeSettings
 from depcache.prompt.template import get_template
 
 REQUEST_CHARS = 10_000
@@ -88,7 +88,7 @@ def invalidate(
     store: GraphStore,
     client: Client,
     entities: Iterable[str],
-    settings: Settings | None = None,
+    settings: PrecomputeSettings | None = None,
     *,
     state: str | FilePath | None = None,
     on_progress: Callable[[Invalidation], None] | None = None,
@@ -105,7 +105,7 @@ def invalidate(
     Raises PromptError for entities that are no names, ServerError when the server fails (what is
     done is done, and the same call goes on), ConfigError when the state is none.
     """
-    settings = settings or Settings(pruner="none")
+    settings = settings or PrecomputeSettings(pruner="none")
     found = find_trees(store, entities, settings.num_hops, state=state)
     if state is not None:
         # First, so that whatever happens next nothing counts as done that is not there.
@@ -132,7 +132,7 @@ def invalidate(
 
 
 def _invalidate(
-    client: Client, settings: Settings, batch: list[Piece], found: Invalidation
+    client: Client, settings: PrecomputeSettings, batch: list[Piece], found: Invalidation
 ) -> None:
     """One request; in halves where the server refuses a name in it."""
     try:

@@ -15,16 +15,16 @@ from pathlib import Path as FilePath
 from threading import Event, RLock
 
 from depcache.client.client import Client
-from depcache.client.reply import Report as ReuseReport
+from depcache.client.reply import ReuseReport
 from depcache.errors import ConfigError, PromptError, ServerError, shorten
 from depcache.graph.base import GraphStore
 from depcache.precompute.disk import persist
-from depcache.precompute.estimate import Estimate, Sample, make_estimate, spread
+from depcache.precompute.estimate import EntitySample, Estimate, make_estimate, spread
 from depcache.precompute.pieces import Piece, fill_requests, make_pieces, paths_of, split_piece
 from depcache.precompute.progress_file import ProgressFile
-from depcache.precompute.report import Progress, Report
+from depcache.precompute.report import PrecomputeReport, Progress
 from depcache.precompute.server import ServerFacts, look_at
-from depcache.precompute.settings import Settings
+from depcache.precompute.settings import PrecomputeSettings
 from depcache.prompt.paths import Path
 from depcache.prompt.template import get_template
 
@@ -50,7 +50,7 @@ FILL = 0.85
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PrecomputePlan:
     """What `Precomputer.run` will do.
 
     entities         all that are wanted, in their order
@@ -91,7 +91,7 @@ class Precomputer:
         self,
         store: GraphStore,
         client: Client,
-        settings: Settings | None = None,
+        settings: PrecomputeSettings | None = None,
         *,
         state: str | FilePath | None = None,
         request_tokens: int = REQUEST_TOKENS,
@@ -99,7 +99,7 @@ class Precomputer:
     ) -> None:
         if request_tokens < 1:
             raise ConfigError(f"request_tokens is {shorten(request_tokens)}: choose at least 1")
-        self.settings = settings or Settings()
+        self.settings = settings or PrecomputeSettings()
         self._store = store
         self._client = client
         self._template = get_template(self.settings.template)
@@ -112,13 +112,13 @@ class Precomputer:
         self._lock = RLock()
         self._stop = Event()
         self._system_len = 0
-        self._report = Report()
+        self._report = PrecomputeReport()
         self._open: dict[str, _Open] = {}
         self._failed_in_a_row = 0
 
     # --- plan ---
 
-    def plan(self, entities: Sequence[str]) -> Plan:
+    def plan(self, entities: Sequence[str]) -> PrecomputePlan:
         """Look at what is done and at a sample of the entities; changes nothing.
 
         Raises PromptError when the server refuses the whole sample.
@@ -132,7 +132,7 @@ class Precomputer:
         done = {entity for entity in wanted if self._state.is_done(entity)}
         estimate = make_estimate(len(wanted), len(done), sample, self._server.stats)
         ratio = sample.num_chars / sample.num_tokens if sample.num_tokens else CHARS_PER_TOKEN
-        return Plan(
+        return PrecomputePlan(
             entities=wanted,
             pending=tuple(entity for entity in wanted if entity not in done),
             estimate=estimate,
@@ -173,13 +173,15 @@ class Precomputer:
             )
         return notes
 
-    def _look_at(self, trees: Mapping[str, Sequence[Path]], refusals: list[PromptError]) -> Sample:
+    def _look_at(
+        self, trees: Mapping[str, Sequence[Path]], refusals: list[PromptError]
+    ) -> EntitySample:
         """Count the tokens of some entities by the server's own tokenizer, computing nothing."""
         max_chars = self._max_tokens * CHARS_PER_TOKEN
         pieces: list[Piece] = []
         for entity, paths in trees.items():
             pieces += make_pieces(entity, paths, self._template, max_chars)
-        sample = Sample(num_entities=len(trees))
+        sample = EntitySample(num_entities=len(trees))
         for batch in fill_requests(pieces, max_chars):
             try:
                 sample += self._explain(batch)
@@ -192,7 +194,7 @@ class Precomputer:
                         refusals.append(one)
         return sample
 
-    def _explain(self, batch: Sequence[Piece]) -> Sample:
+    def _explain(self, batch: Sequence[Piece]) -> EntitySample:
         answer = self._client.explain(self.settings.make_request(paths_of(batch)))
         table = answer.get("table")
         if table:
@@ -200,7 +202,7 @@ class Precomputer:
         context_len = answer["context_tokens"] - self._system_len
         # What a request would bring from disk is no less held than what is in memory.
         missed = answer["missed"] - answer.get("on_disk", 0)
-        return Sample(
+        return EntitySample(
             num_chars=sum(piece.num_chars for piece in batch),
             num_tokens=context_len,
             num_cached=max(0, min(context_len, context_len - missed)),
@@ -220,11 +222,11 @@ class Precomputer:
 
     def run(
         self,
-        plan: Plan,
+        plan: PrecomputePlan,
         *,
         num_workers: int = NUM_WORKERS,
         on_progress: Callable[[Progress], None] | None = None,
-    ) -> Report:
+    ) -> PrecomputeReport:
         """Compute what is pending, `num_workers` requests at a time; then have it written to disk.
 
         Single entities that cannot be computed are counted and named in the report. Raises
@@ -234,7 +236,7 @@ class Precomputer:
         if num_workers < 1:
             raise ConfigError(f"num_workers is {shorten(num_workers)}: choose at least 1")
         started = time.perf_counter()
-        self._report = report = Report(num_entities=len(plan.entities))
+        self._report = report = PrecomputeReport(num_entities=len(plan.entities))
         report.num_resumed = len(plan.entities) - len(plan.pending)
         self._open, self._failed_in_a_row = {}, 0
         self._stop.clear()
@@ -280,7 +282,7 @@ class Precomputer:
         return report
 
     @property
-    def report(self) -> Report:
+    def report(self) -> PrecomputeReport:
         """Of the run that is under way, or of the last one."""
         return self._report
 
@@ -383,7 +385,7 @@ class Precomputer:
             self._state.write(piece.entity, entity.paths)
             self._report.num_computed += 1
 
-    def _stopped(self, error: ServerError, report: Report) -> ServerError:
+    def _stopped(self, error: ServerError, report: PrecomputeReport) -> ServerError:
         stopped = ServerError(
             f"{error}; {report.num_done:,} of {report.num_entities:,} entities are done, the same "
             "command again goes on there"

@@ -27,7 +27,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class Report:
+class PrecomputeReport:
     """What a run did. Of the entities that were wanted:
 
     num_entities   in all; of those

@@ -29,7 +29,7 @@ QUESTION = "-"
 
 
 @dataclass(frozen=True)
-class Settings:
+class PrecomputeSettings:
     """The defaults are those of `depcache ask` and of `Client.ask`.
 
     num_hops   edges of the longest path

@@ -18,7 +18,7 @@ from depcache.errors import PromptError
 from depcache.prompt.dependencies import resolve_dependencies
 from depcache.prompt.forest import Forest, IntArray
 from depcache.prompt.layout import Layout, read_layout, token_positions
-from depcache.prompt.nodes import Content, LinearNode, Node, TreeNode
+from depcache.prompt.nodes import Content, LinearNode, PromptNode, TreeNode
 from depcache.prompt.prefix_tree import merge_sequences
 from depcache.prompt.template import Template
 from depcache.prompt.tokenization import PromptTokenizer, get_prompt_tokenizer
@@ -72,13 +72,13 @@ class DepPrompt:
     tokens: IntArray
     layout: Layout
     num_flat_tokens: int
-    context_nodes: tuple[Node, ...]
+    context_nodes: tuple[PromptNode, ...]
     tokenizer: PromptTokenizer | None
 
     @classmethod
     def from_nodes(
         cls,
-        nodes: Sequence[Node],
+        nodes: Sequence[PromptNode],
         *,
         tokenizer: Any = None,
         layout: Layout = "tree",
@@ -278,7 +278,9 @@ class DepPrompt:
         )
 
 
-def _encode(nodes: Sequence[Node], tokenizer: PromptTokenizer | None) -> list[list[list[int]]]:
+def _encode(
+    nodes: Sequence[PromptNode], tokenizer: PromptTokenizer | None
+) -> list[list[list[int]]]:
     """Returns the sequences of each node."""
     encoded: list[list[list[int]]] = []
     for node in nodes:
@@ -292,7 +294,7 @@ def _join(sequences: list[list[int]]) -> list[int]:
 
 
 def _common_lead(
-    nodes: Sequence[Node], sequences: list[list[int]], tokenizer: PromptTokenizer | None
+    nodes: Sequence[PromptNode], sequences: list[list[int]], tokenizer: PromptTokenizer | None
 ) -> list[int]:
     """Ids of the separator that starts every line, if they also start every sequence."""
     leads = {node.lead for node in nodes if node.lead is not None}

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from depcache.errors import PromptError, shorten
 
 if TYPE_CHECKING:
-    from depcache.prompt.nodes import Node
+    from depcache.prompt.nodes import PromptNode
 
 
-def resolve_dependencies(nodes: Sequence[Node]) -> list[tuple[int, ...]]:
+def resolve_dependencies(nodes: Sequence[PromptNode]) -> list[tuple[int, ...]]:
     """For each node but the last, the LinearNodes it sees, outermost first, by number.
 
     Raises PromptError when names repeat, the last node is no LinearNode, or a dependency
@@ -71,7 +71,7 @@ def resolve_dependencies(nodes: Sequence[Node]) -> list[tuple[int, ...]]:
     return chains
 
 
-def _find_earlier(name: str, numbers: dict[str, int], node: Node, number: int) -> int:
+def _find_earlier(name: str, numbers: dict[str, int], node: PromptNode, number: int) -> int:
     other = numbers.get(name)
     if other is None:
         raise PromptError(

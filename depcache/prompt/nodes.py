@@ -3,7 +3,7 @@
 
 A prompt is a list of nodes (paper, section 5): a `LinearNode` is a plain sequence (system, task),
 a `TreeNode` is a set of relation paths (context). `depcache.prompt.dep_prompt` makes prompts of
-them and knows no kind: a new one is a class that does what `Node` says.
+them and knows no kind: a new one is a class that does what `PromptNode` says.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Content = str | Sequence[int] | NDArray[Any]
 """Trusted text, in which special tokens count, or token ids."""
 
 
-class Node(Protocol):
+class PromptNode(Protocol):
     """One part of a prompt.
 
     name        what other nodes call it in their `depends_on`
@@ -157,7 +157,7 @@ class TreeNode:
         return get_template(self.template).flatten(self.lines)
 
 
-def _read_names(node: Node) -> None:
+def _read_names(node: PromptNode) -> None:
     if not isinstance(node.name, str) or not node.name:
         raise PromptError(f"the node name {shorten(node.name)} must be a string that is not empty")
     if node.depends_on is not None:

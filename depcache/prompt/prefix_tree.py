@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-class _Node:
+class _Branch:
     """A run of tokens, kept as a span of a sequence that contains it: no copies on a split."""
 
     __slots__ = ("children", "source", "start", "stop")
@@ -15,7 +15,7 @@ class _Node:
         self.source = source
         self.start = start
         self.stop = stop
-        self.children: dict[int, _Node] | None = None  # by first token; None is a leaf
+        self.children: dict[int, _Branch] | None = None  # by first token; None is a leaf
 
 
 def merge_sequences(sequences: Iterable[list[int]]) -> tuple[list[int], list[int], list[int]]:
@@ -28,7 +28,7 @@ def merge_sequences(sequences: Iterable[list[int]]) -> tuple[list[int], list[int
     A step of Python per segment a sequence passes; tokens are compared as slices. The
     sequences must be lists and are kept, not copied, until this returns.
     """
-    roots: dict[int, _Node] = {}
+    roots: dict[int, _Branch] = {}
     for sequence in sequences:
         _insert(roots, sequence)
 
@@ -47,14 +47,14 @@ def merge_sequences(sequences: Iterable[list[int]]) -> tuple[list[int], list[int
     return tokens, lens, parents
 
 
-def _insert(roots: dict[int, _Node], sequence: list[int]) -> None:
+def _insert(roots: dict[int, _Branch], sequence: list[int]) -> None:
     num_tokens = len(sequence)
     children = roots
     i = 0  # tokens of `sequence` already in the tree
     while i < num_tokens:
         node = children.get(sequence[i])
         if node is None:
-            children[sequence[i]] = _Node(sequence, i, num_tokens)
+            children[sequence[i]] = _Branch(sequence, i, num_tokens)
             return
         node_len = node.stop - node.start
         num_equal = _common_len(sequence, i, node.source, node.start, min(node_len, num_tokens - i))
@@ -72,12 +72,12 @@ def _insert(roots: dict[int, _Node], sequence: list[int]) -> None:
             # after:   [ node ... ] -> [ lower ..... ] -> children
             #                       -> [ the rest of `sequence` ]
             middle = node.start + num_equal
-            lower = _Node(node.source, middle, node.stop)
+            lower = _Branch(node.source, middle, node.stop)
             lower.children = node.children
             node.stop = middle
             node.children = {
                 node.source[middle]: lower,
-                sequence[i]: _Node(sequence, i, num_tokens),
+                sequence[i]: _Branch(sequence, i, num_tokens),
             }
             return
 

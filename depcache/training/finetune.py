@@ -33,7 +33,7 @@ RECORD_FILE = "depcache_finetune.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class FinetuneSettings:
     """The paper's defaults: learning rate 2e-5, 64 examples a step, one epoch.
 
     lora               rank of the adapters; 0 trains all weights
@@ -70,7 +70,7 @@ def finetune(
     model: str,
     data: Path,
     out: Path,
-    settings: Settings,
+    settings: FinetuneSettings,
     *,
     resume: bool = False,
     on_step: OnStep | None = None,
@@ -167,7 +167,7 @@ def finetune(
     return record
 
 
-def make_rows(samples: Sequence[Sample], settings: Settings) -> list[Row]:
+def make_rows(samples: Sequence[Sample], settings: FinetuneSettings) -> list[Row]:
     """The rows of one epoch, in random order."""
     if settings.is_packed:
         rows = pack(samples, settings.max_tokens)
@@ -177,7 +177,7 @@ def make_rows(samples: Sequence[Sample], settings: Settings) -> list[Row]:
     return [rows[i] for i in order]
 
 
-def load_model(model: str, settings: Settings) -> Any:
+def load_model(model: str, settings: FinetuneSettings) -> Any:
     """The model, ready to be trained; with adapters if they are asked for."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -266,7 +266,7 @@ def to_tensors(rows: Sequence[Row]) -> dict[str, Any]:
     return {name: torch.from_numpy(array) for name, array in pad(rows).items()}
 
 
-def _save(trainer: Any, tokenizer: Any, out: Path, settings: Settings) -> None:
+def _save(trainer: Any, tokenizer: Any, out: Path, settings: FinetuneSettings) -> None:
     """Called by every process: weights that ZeRO has spread over them are collected."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     model.config.use_cache = True

@@ -40,9 +40,9 @@ from eval.policy.matrix import (
 from eval.policy.orders import ORDERS
 from eval.policy.policies import POLICIES
 from eval.policy.prepared import read_prepared
-from eval.policy.replay import PRIVATE_TOKENS, Outcome, Settings
+from eval.policy.replay import PRIVATE_TOKENS, Outcome, ReplaySettings
 from eval.policy.report import SYNTHETIC, make_rows, make_summary, make_table, write_plot
-from eval.policy.workloads import Source, Spec, list_traces
+from eval.policy.workloads import PolicySpec, Source, list_traces
 from eval.sets import SetError
 
 POOL = 1500
@@ -101,7 +101,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The report. `folder` takes the prepared workloads if no other was given."""
     started = time.perf_counter()
     grid = make_grid(args)
-    settings = Settings(
+    settings = ReplaySettings(
         capacity=0,
         num_running=args.running,
         private_tokens=args.private_tokens,
@@ -207,24 +207,24 @@ def make_grid(args: argparse.Namespace) -> Grid:
 
 def make_specs(
     args: argparse.Namespace, grid: Grid, chunks: Path | None
-) -> list[tuple[Spec, Grid]]:
+) -> list[tuple[PolicySpec, Grid]]:
     """Every workload with what is varied on it."""
     kinds = list(args.workloads or SYNTHETIC)
     if not args.workloads and not args.quick and chunks is not None:
         kinds += list_traces(chunks)
     num_requests = args.requests or (600 if args.quick else 1500)
-    specs: list[tuple[Spec, Grid]] = []
+    specs: list[tuple[PolicySpec, Grid]] = []
     by_gb = replace(grid, shares=())
     by_share = replace(grid, gigabytes=())
     for kind in kinds:
         if kind not in SYNTHETIC:
-            specs.append((Spec(kind, 0, num_requests), grid))
+            specs.append((PolicySpec(kind, 0, num_requests), grid))
             continue
         for seed in args.seeds or ((0,) if args.quick else (0, 1, 2)):
             if grid.gigabytes:
-                specs.append((Spec(kind, args.pool, num_requests, seed), by_gb))
+                specs.append((PolicySpec(kind, args.pool, num_requests, seed), by_gb))
             if grid.shares:
-                specs.append((Spec(kind, args.share_pool, num_requests, seed), by_share))
+                specs.append((PolicySpec(kind, args.share_pool, num_requests, seed), by_share))
     return specs
 
 

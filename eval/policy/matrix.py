@@ -14,8 +14,8 @@ from depcache.plan.schedule import FCFS
 from depcache.plan.segments import SegmentTable
 from eval.policy.policies import OFFLINE, looks_ahead
 from eval.policy.prepared import read_prepared
-from eval.policy.replay import Outcome, Replay, Settings
-from eval.policy.workloads import Spec
+from eval.policy.replay import Outcome, Replay, ReplaySettings
+from eval.policy.workloads import PolicySpec
 
 TOKEN_BYTES = 131_072
 """KV of one token of Llama-3-8B: 32 layers x 8 heads x 128 x (key, value) x 2 bytes."""
@@ -31,11 +31,11 @@ class Cell:
     settings  their `capacity` in tokens, from either
     """
 
-    spec: Spec
+    spec: PolicySpec
     file: Path
     gb: float | None
     share: float | None
-    settings: Settings
+    settings: ReplaySettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def to_tokens(gb: float) -> int:
 
 
 def make_cells(
-    spec: Spec, file: Path, working_set: int, grid: Grid, settings: Settings
+    spec: PolicySpec, file: Path, working_set: int, grid: Grid, settings: ReplaySettings
 ) -> list[Cell]:
     """All replays of one workload; `settings` gives what is not varied."""
     capacities = [(gb, None, to_tokens(gb)) for gb in grid.gigabytes]

@@ -33,7 +33,7 @@ from depcache.plan.segments import SegmentTable
 from eval.policy.future import make_future
 from eval.policy.orders import ORDERS
 from eval.policy.policies import make_policy
-from eval.policy.slots import Slots
+from eval.policy.slots import SimulatedSlots
 
 NAMESPACE = ("", "tree")
 PRIVATE_TOKENS = 80
@@ -41,7 +41,7 @@ PRIVATE_TOKENS = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ReplaySettings:
     """One cell of the table.
 
     capacity        slots of the pool, in tokens
@@ -87,7 +87,7 @@ class Outcome:
         return self.hit_tokens / self.context_tokens if self.context_tokens else 0.0
 
 
-def check_capacity(tables: Sequence[SegmentTable], settings: Settings) -> None:
+def check_capacity(tables: Sequence[SegmentTable], settings: ReplaySettings) -> None:
     """ConfigError when the largest request does not fit into an empty pool."""
     needed = max((table.task_start for table in tables), default=0) + settings.private_tokens
     if settings.capacity < needed:
@@ -100,7 +100,7 @@ def check_capacity(tables: Sequence[SegmentTable], settings: Settings) -> None:
 class Replay:
     """A cache and its queue. `run` takes a whole workload; `step` one request."""
 
-    def __init__(self, tables: Sequence[SegmentTable], settings: Settings) -> None:
+    def __init__(self, tables: Sequence[SegmentTable], settings: ReplaySettings) -> None:
         if settings.queue_depth < 1 or settings.num_running < 1 or not 0 <= settings.warmup < 1:
             raise ConfigError(
                 f"queue_depth is {settings.queue_depth}, num_running {settings.num_running}, "
@@ -109,7 +109,7 @@ class Replay:
         check_capacity(tables, settings)
         self.tables = tables
         self.settings = settings
-        self.slots = Slots(settings.capacity)
+        self.slots = SimulatedSlots(settings.capacity)
         self.tree = KVTree(make_policy(settings.policy, **dict(settings.options)))
         self.scheduler = ORDERS[settings.scheduler](self.tree, max_passed=settings.max_passed)
         self.future = make_future(settings.policy, self.tree, NAMESPACE, tables)

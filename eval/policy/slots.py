@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Slots:
+class SimulatedSlots:
     """`capacity` slots, numbered from 0. The free ones are a stack."""
 
     def __init__(self, capacity: int) -> None:

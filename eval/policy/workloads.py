@@ -45,7 +45,7 @@ TOKENS_PER_WORD = 4 / 3
 
 
 @dataclass(frozen=True, slots=True)
-class Spec:
+class PolicySpec:
     """One workload; equal specs over equal data are equal workloads.
 
     kind          "uniform", "zipfian", "temporal" or "chunks_<set>"
@@ -78,7 +78,7 @@ class Source:
         self._cache = cache
         self._tokens: _EntityTokens | None = None
 
-    def prepare(self, spec: Spec) -> Path:
+    def prepare(self, spec: PolicySpec) -> Path:
         """The file of a workload, made if it is not there. SetError when the data is missing."""
         files = self._chunk_files(spec) if spec.is_trace else [self._graph]
         for file in files:
@@ -93,7 +93,7 @@ class Source:
             write_prepared(path, prepared)
         return path
 
-    def _synthetic(self, spec: Spec) -> Prepared:
+    def _synthetic(self, spec: PolicySpec) -> Prepared:
         if spec.kind not in KINDS:
             raise SetError(f"{spec.kind!r} is no workload: use {', '.join(KINDS)} or {CHUNKS}...")
         if self._tokens is None:
@@ -112,7 +112,7 @@ class Source:
             ),
         )
 
-    def _chunk_files(self, spec: Spec) -> list[Path]:
+    def _chunk_files(self, spec: PolicySpec) -> list[Path]:
         if self._chunks is None:
             raise SetError(f"{spec.kind!r} needs the folder of the retrieval traces")
         name = spec.kind.removeprefix(CHUNKS)
@@ -121,7 +121,7 @@ class Source:
             self._chunks / f"retrieval_{name}_chunks.jsonl.gz",
         ]
 
-    def _trace(self, spec: Spec, requests: Path, chunks: Path) -> Prepared:
+    def _trace(self, spec: PolicySpec, requests: Path, chunks: Path) -> Prepared:
         rows = [json.loads(line) for line in requests.open(encoding="utf-8")]
         with gzip.open(chunks, "rt", encoding="utf-8") as lines:
             found = {row["cid"]: row for row in map(json.loads, lines)}

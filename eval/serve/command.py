@@ -49,7 +49,7 @@ from eval.serve.plots import plot_run
 from eval.serve.profile import profile, to_text
 from eval.serve.report import to_markdown, write_files
 from eval.serve.systems import System, Writer, get_system
-from eval.serve.workloads import Spec
+from eval.serve.workloads import ServeSpec
 from eval.workloads.graphs import Graphs
 
 COUNTS = {STREAM: 200, WARM: 100, LOAD: 200}
@@ -163,7 +163,7 @@ def _prepare(args: argparse.Namespace) -> tuple[str, list[workloads.Workload], W
     counts = _counts(args)
     writer = Writer(AutoTokenizer.from_pretrained(model), args.template)
     specs = [
-        Spec(
+        ServeSpec(
             name,
             sum(counts.values()),
             num_entities=args.entities or (ENTITIES_QUICK if args.quick else ENTITIES),

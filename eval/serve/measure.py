@@ -25,7 +25,7 @@ import psutil
 
 from depcache.client.client import Client
 from depcache.errors import ServerError
-from depcache.precompute import Precomputer, Settings
+from depcache.precompute import Precomputer, PrecomputeSettings
 from depcache.serving.launch import Launch
 from depcache.serving.process import ServerProcess, find_free_port
 from eval.serve.drive import Call, drive
@@ -195,7 +195,7 @@ def _measure_system(
         if system.engine == "depcache" and calls[WARM]:
             on_step(f"round {number + 1}: {system.name}, precomputing", 0)
             _flush(url)
-            settings = Settings(
+            settings = PrecomputeSettings(
                 num_hops=run.workload.spec.num_hops,
                 num_paths=run.workload.spec.num_paths,
                 pruner="none",

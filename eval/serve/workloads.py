@@ -32,7 +32,7 @@ _NUM_FITTED = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Spec:
+class ServeSpec:
     """One workload; equal specs over equal data are equal workloads.
 
     name          `pattern:graph[:tokens]`; the pattern is uniform, zipfian, temporal or questions
@@ -87,7 +87,7 @@ class Request:
 class Workload:
     """Requests in the order they come, and the graph they are about."""
 
-    spec: Spec
+    spec: ServeSpec
     requests: list[Request]
     store: GraphStore
 
@@ -97,7 +97,7 @@ class Workload:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def make(spec: Spec, graphs: Graphs) -> Workload:
+def make(spec: ServeSpec, graphs: Graphs) -> Workload:
     """The workload. Raises SetError when its pattern or its graph does not exist."""
     store, data = graphs.open(spec.graph)
     if spec.pattern == QUESTIONS:
@@ -110,7 +110,7 @@ def make(spec: Spec, graphs: Graphs) -> Workload:
     return Workload(spec, requests, store)
 
 
-def fit(spec: Spec, graphs: Graphs, count: Callable[[Request], int]) -> Spec:
+def fit(spec: ServeSpec, graphs: Graphs, count: Callable[[Request], int]) -> ServeSpec:
     """The spec with the number of entities that its `num_tokens` take, if it has any.
 
     count  tokens of a request
@@ -122,7 +122,7 @@ def fit(spec: Spec, graphs: Graphs, count: Callable[[Request], int]) -> Spec:
     return replace(spec, num_entities=max(1, round(spec.num_tokens / per_entity)))
 
 
-def _draw(spec: Spec, store: GraphStore) -> list[Request]:
+def _draw(spec: ServeSpec, store: GraphStore) -> list[Request]:
     pool = draw_pool(store, min(spec.pool, len(store.names())), spec.seed)
     paths = EntityPaths(store, num_hops=spec.num_hops, num_paths=spec.num_paths)
     drawn = make_workload(
@@ -142,7 +142,7 @@ def _draw(spec: Spec, store: GraphStore) -> list[Request]:
     ]
 
 
-def _ask_questions(spec: Spec, store: GraphStore, data: DataSet | None) -> list[Request]:
+def _ask_questions(spec: ServeSpec, store: GraphStore, data: DataSet | None) -> list[Request]:
     asked = texts_and_answers(data, None if data is None else spec.num_requests)
     order = random.Random(spec.seed)
     retriever = Retriever(store, pruner="words")

@@ -20,7 +20,7 @@ NUM_BLOCKS = 10
 
 
 @dataclass(frozen=True)
-class Sample:
+class Reading:
     """`life` counts the starts of the server: what it holds starts anew with each."""
 
     at_s: float
@@ -33,26 +33,26 @@ class Watch:
     """Samples of a server, one a second for as long as `run` runs."""
 
     server: Server
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[Reading] = field(default_factory=list)
 
     async def run(self) -> None:
         """Until it is cancelled."""
         while True:
             usage = await asyncio.to_thread(self.server.usage)
             if usage is not None and not self.server.is_ending:
-                self.samples.append(Sample(time.monotonic(), self.server.num_starts, usage))
+                self.samples.append(Reading(time.monotonic(), self.server.num_starts, usage))
             await asyncio.sleep(EVERY_S)
 
     def summary(self) -> dict[str, Any]:
         """How things grew in the longest life that was watched, after its warm-up."""
-        lives: dict[int, list[Sample]] = {}
+        lives: dict[int, list[Reading]] = {}
         for sample in self.samples:
             lives.setdefault(sample.life, []).append(sample)
         longest = max(lives.values(), key=lambda life: life[-1].at_s - life[0].at_s, default=[])
         return summarize(longest)
 
 
-def summarize(samples: Sequence[Sample]) -> dict[str, Any]:
+def summarize(samples: Sequence[Reading]) -> dict[str, Any]:
     """Growth from the end of the warm-up on; numbers are None where there is too little to tell.
 
     Descriptors and threads are the smallest in the first and in the last tenth: what is open for
@@ -80,7 +80,7 @@ def summarize(samples: Sequence[Sample]) -> dict[str, Any]:
     first, last = warm[:tenth], warm[-tenth:]
 
     def growth(name: str) -> int:
-        def least(part: Sequence[Sample]) -> int:
+        def least(part: Sequence[Reading]) -> int:
             return min(getattr(sample.usage, name) for sample in part)
 
         return least(last) - least(first)

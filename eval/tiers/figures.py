@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from eval.tiers.phases import COLD, DEVICE, DISK, WARM, Run, Sample
+from eval.tiers.phases import COLD, DEVICE, DISK, WARM, Measurement, Run
 
 Row = dict[str, Any]
 
@@ -49,7 +49,10 @@ def make_rows(policy: str, run: Run, bytes_per_token: int) -> list[Row]:
 
 
 def _make_row(
-    policy: str, samples: Sequence[Sample], everything: Sequence[Sample], bytes_per_token: int
+    policy: str,
+    samples: Sequence[Measurement],
+    everything: Sequence[Measurement],
+    bytes_per_token: int,
 ) -> Row:
     phase, stretch = samples[0].phase, samples[0].stretch
     first, middle, third = quartiles(s.answered.ttft_ms for s in samples)

@@ -47,7 +47,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class Measurement:
     """One measured request. `stretch` is the warm phase that it was measured in turns with."""
 
     phase: str
@@ -96,7 +96,7 @@ class TierServer(Protocol):
 class Run:
     """Everything that was measured with one load policy."""
 
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[Measurement] = field(default_factory=list)
     start_s: dict[str, float] = field(default_factory=dict)
     persisted: dict[str, Any] = field(default_factory=dict)
     prefetches: list[dict[str, Any]] = field(default_factory=list)
@@ -136,7 +136,7 @@ def measure(
                     run.prefetches.append({"size": prompt.size, **fetched})
             answered = server.ask(prompt, version)
             if is_measured:
-                run.samples.append(Sample(phase, stretch, prompt, answered))
+                run.samples.append(Measurement(phase, stretch, prompt, answered))
             on_step(phase if is_measured else "warm-up")
 
     def ask_all(server: TierServer, stretch: str, fresh: int) -> None:

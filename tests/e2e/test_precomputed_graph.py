@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from depcache.client import Client
-from depcache.client.reply import Report
+from depcache.client.reply import ReuseReport
 from depcache.graph import open_store
-from depcache.precompute import Settings
+from depcache.precompute import PrecomputeSettings
 from depcache.prompt.render import render
 from tests.helpers.ends import SLOWEST_S
 from tests.helpers.server import start_server
@@ -85,8 +85,8 @@ class Work:
         arguments = ["--entities", "all", "--pruner", "none", "--state", self.state(salt)]
         return self.run(client, "precompute", *arguments, *tenant)
 
-    def ask(self, client: Client, entity: str, salt: str | None = None) -> Report:
-        paths = Settings(pruner="none").find_paths(open_store(self.graph), entity)
+    def ask(self, client: Client, entity: str, salt: str | None = None) -> ReuseReport:
+        paths = PrecomputeSettings(pruner="none").find_paths(open_store(self.graph), entity)
         assert paths
         fields = {} if salt is None else {"cache_salt": salt}
         report = client.ask(paths, "What?", max_tokens=1, **fields).depcache

@@ -20,10 +20,10 @@ from eval.policy.graph import write_made_graph
 from eval.policy.orders import ORDERS
 from eval.policy.policies import OFFLINE, POLICIES, looks_ahead
 from eval.policy.prepared import Prepared, count_working_set, read_prepared
-from eval.policy.replay import Outcome, Replay, Settings
+from eval.policy.replay import Outcome, Replay, ReplaySettings
 from eval.policy.report import make_summary
-from eval.policy.slots import Slots
-from eval.policy.workloads import Source, Spec
+from eval.policy.slots import SimulatedSlots
+from eval.policy.workloads import PolicySpec, Source
 
 NUM_REQUESTS = 60
 
@@ -37,7 +37,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 @pytest.fixture(scope="module")
 def tables(source: Source) -> list[SegmentTable]:
-    return read_prepared(source.prepare(Spec("zipfian", 60, NUM_REQUESTS))).tables()
+    return read_prepared(source.prepare(PolicySpec("zipfian", 60, NUM_REQUESTS))).tables()
 
 
 def paths_of(table: SegmentTable) -> set[tuple[int, ...]]:
@@ -56,7 +56,7 @@ def paths_of(table: SegmentTable) -> set[tuple[int, ...]]:
 
 
 def replay(tables: list[SegmentTable], **settings: object) -> Outcome:
-    simulated = Replay(tables, Settings(**settings))  # type: ignore[arg-type]
+    simulated = Replay(tables, ReplaySettings(**settings))  # type: ignore[arg-type]
     outcome = simulated.run()
     simulated.check()
     assert simulated.tree.num_locked == 0
@@ -89,7 +89,9 @@ def test_no_slot_is_lost_and_the_same_run_gives_the_same_figures(
     for _ in range(2):
         simulated = Replay(
             tables,
-            Settings(capacity, policy, scheduler, queue_depth=8, num_running=2, private_tokens=7),
+            ReplaySettings(
+                capacity, policy, scheduler, queue_depth=8, num_running=2, private_tokens=7
+            ),
         )
         for _ in tables:
             simulated.step()
@@ -139,19 +141,19 @@ def test_the_queue_does_not_matter_to_a_policy_that_does_not_look_at_it(
 
 def test_what_cannot_run_is_refused(tables: list[SegmentTable]) -> None:
     with pytest.raises(ConfigError, match="holds no request"):
-        Replay(tables, Settings(capacity=100))
+        Replay(tables, ReplaySettings(capacity=100))
     for wrong in ({"queue_depth": 0}, {"num_running": 0}, {"warmup": 1.0}):
         with pytest.raises(ConfigError, match="choose at least 1"):
-            Replay(tables, Settings(capacity=10**6, **wrong))
+            Replay(tables, ReplaySettings(capacity=10**6, **wrong))
 
 
 def test_workloads_repeat_by_their_seed_and_are_kept(source: Source) -> None:
-    path = source.prepare(Spec("temporal", 80, 10, seed=1))
-    other = source.prepare(Spec("temporal", 80, 10, seed=2))
+    path = source.prepare(PolicySpec("temporal", 80, 10, seed=1))
+    other = source.prepare(PolicySpec("temporal", 80, 10, seed=2))
     before = read_prepared(path)
-    assert source.prepare(Spec("temporal", 80, 10, seed=1)) == path != other
+    assert source.prepare(PolicySpec("temporal", 80, 10, seed=1)) == path != other
     path.unlink()
-    source.prepare(Spec("temporal", 80, 10, seed=1))
+    source.prepare(PolicySpec("temporal", 80, 10, seed=1))
     again = read_prepared(path)
     for name in Prepared.__slots__:
         assert np.array_equal(getattr(before, name), getattr(again, name))
@@ -169,7 +171,7 @@ def test_a_trace_is_the_trees_of_its_chunks(tmp_path: Path) -> None:
     text = "\n".join(map(json.dumps, chunks)).encode()
     (tmp_path / "retrieval_x_chunks.jsonl.gz").write_bytes(gzip.compress(text))
     source = Source(tmp_path / "none.tsv", tmp_path, tmp_path / "cache")
-    first, second = read_prepared(source.prepare(Spec("chunks_x", 0, 700))).tables()
+    first, second = read_prepared(source.prepare(PolicySpec("chunks_x", 0, 700))).tables()
     shared = paths_of(first) & paths_of(second)
     outcome = replay([first, second], capacity=1000, warmup=0.0)
     assert 0 < outcome.hit_tokens == len(shared)
@@ -178,7 +180,7 @@ def test_a_trace_is_the_trees_of_its_chunks(tmp_path: Path) -> None:
 
 
 def test_slots_are_given_once() -> None:
-    slots = Slots(10)
+    slots = SimulatedSlots(10)
     taken = slots.take(7)
     assert slots.num_free == 3
     with pytest.raises(ValueError, match="3 are free"):

@@ -22,7 +22,7 @@ from eval.tiers.phases import (
     DISK,
     HOST,
     Answered,
-    Sample,
+    Measurement,
     measure,
     num_steps,
 )
@@ -181,9 +181,9 @@ def test_quartiles_are_numpys(values: list[float], expected: tuple[float, ...]) 
 
 
 def test_a_cold_prompt_may_share_what_all_chats_begin_with() -> None:
-    def cold(shared: int) -> Sample:
+    def cold(shared: int) -> Measurement:
         answered = Answered(1.0, 100, 90, shared, 0, 90 - shared, shared)
-        return Sample(COLD, HOST, prompt(0), answered)
+        return Measurement(COLD, HOST, prompt(0), answered)
 
     assert cold(9).is_as_named
     assert not cold(60).is_as_named

@@ -7,7 +7,7 @@ Who may touch a slot when, on a GPU (on a CPU every call is done when it returns
             current stream waits for it, and SGLang's forward stream waits for the current
             stream before each step: device slots may be given away as soon as it returns.
     load    on the current stream by default: before whatever is launched there next. With
-            `background=True` on a stream of its own; call `Transfer.wait` before the rows
+            `background=True` on a stream of its own; call `CopyInFlight.wait` before the rows
             are used, and give `after` the stream whose launched steps may still use the slots.
     read,   host only; they block until the transfers that touch host memory are done. Call
     write   them from a worker thread, never from the scheduler's.
@@ -31,7 +31,7 @@ from sglang_patches.tiers.host.pool import GB, HostPool, bytes_per_token, refuse
 IO_BACKEND = "kernel"  # SGLang's copy kernels; `direct` has no `page_first`
 
 
-class Transfer:
+class CopyInFlight:
     """A copy that was started. On a CPU it is done before anyone sees it."""
 
     def __init__(self, events: list[Any] | None = None) -> None:
@@ -107,14 +107,14 @@ class HostTier:
 
     # -- device and host ---------------------------------------------------------------------
 
-    def store(self, device_slots: np.ndarray, host_slots: np.ndarray) -> Transfer:
+    def store(self, device_slots: np.ndarray, host_slots: np.ndarray) -> CopyInFlight:
         """Copy all layers from device to host; the device slots may be reused at once."""
         self.counters["stored_tokens"] += len(host_slots)
         if len(host_slots) == 0:
-            return Transfer()
+            return CopyInFlight()
         if not self.pool.has_gpu:
             self.pool.copy_from_device(device_slots, host_slots)
-            return Transfer()
+            return CopyInFlight()
         return self._store_on_gpu(device_slots, host_slots)
 
     def load(
@@ -125,7 +125,7 @@ class HostTier:
         *,
         background: bool = False,
         after: Any = None,
-    ) -> Transfer:
+    ) -> CopyInFlight:
         """Copy one layer, or all with None, from host to device; order as in the module's text.
 
         after  a further stream whose launched work comes first; only with `background`
@@ -133,17 +133,17 @@ class HostTier:
         if layer is None or layer == 0:
             self.counters["loaded_tokens"] += len(host_slots)
         if len(host_slots) == 0:
-            return Transfer()
+            return CopyInFlight()
         if not self.pool.has_gpu:
             self.pool.copy_to_device(host_slots, device_slots, layer)
-            return Transfer()
+            return CopyInFlight()
         return self._load_on_gpu(host_slots, device_slots, layer, background, after)
 
     # Not run on a GPU yet. Written after HiCacheController.start_writing and start_loading of
     # SGLang 0.5.17, whose kernels these are; the controller itself is bound to SGLang's own
     # write policy and acknowledgement queues.
 
-    def _store_on_gpu(self, device_slots: np.ndarray, host_slots: np.ndarray) -> Transfer:
+    def _store_on_gpu(self, device_slots: np.ndarray, host_slots: np.ndarray) -> CopyInFlight:
         module = torch.get_device_module(self._device)
         stream = self._streams["store"]
         current = module.current_stream()
@@ -164,7 +164,7 @@ class HostTier:
                 index.record_stream(stream)
         current.wait_event(event)
         self._set_pending("store", event)
-        return Transfer([event])
+        return CopyInFlight([event])
 
     def _load_on_gpu(
         self,
@@ -173,7 +173,7 @@ class HostTier:
         layer: int | None,
         background: bool,
         after: Any,
-    ) -> Transfer:
+    ) -> CopyInFlight:
         module = torch.get_device_module(self._device)
         current = module.current_stream()
         stream = self._streams["load"] if background else current
@@ -197,7 +197,7 @@ class HostTier:
             index.record_stream(stream)
         # Per stream, because the last event of one stream says nothing about another.
         self._set_pending(f"load on {stream.stream_id}", events[-1])
-        return Transfer(events)
+        return CopyInFlight(events)
 
     def _to_device(self, slots: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(slots).to(self._device, non_blocking=True)

@@ -10,7 +10,7 @@ import pytest
 
 from depcache.cli import invalidate as command
 from depcache.client import Client
-from depcache.precompute import Precomputer, Settings
+from depcache.precompute import Precomputer, PrecomputeSettings
 from tests.depcache.precompute.fake import FakeCache, refused
 
 NAMES = [f"n{i}" for i in range(8)]
@@ -32,7 +32,7 @@ def server(monkeypatch, graph, tmp_path):
     fake = FakeCache()
     http = httpx.Client(transport=httpx.MockTransport(fake.answer))
     monkeypatch.setattr(command, "Client", lambda url, key: Client(url, key, http_client=http))
-    settings = Settings(pruner="none")
+    settings = PrecomputeSettings(pruner="none")
     job = Precomputer(
         open_store(graph), Client(http_client=http), settings, state=tmp_path / "state.jsonl"
     )

@@ -136,7 +136,7 @@ def loaded_by(code, names, *arguments):
     [
         "import depcache.client",
         "import depcache; depcache.Client()",
-        "from depcache.client import Client, Reply, Report, ReplyStream, Usage, graph_context",
+        "from depcache.client import Client, Reply, ReuseReport, ReplyStream, Usage, graph_context",
     ],
 )
 def test_a_client_loads_little(code):

@@ -6,7 +6,7 @@ import json
 import httpx
 import pytest
 
-from depcache.client import Client, Report, Usage
+from depcache.client import Client, ReuseReport, Usage
 from depcache.errors import PromptError, ServerError
 from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.render import render
@@ -56,7 +56,7 @@ def test_ask_sends_the_rendered_prompt_and_reads_the_reply(client, server):
     assert server.headers[-1]["authorization"] == "Bearer secret"
     assert reply.text == "Warsaw"
     assert reply.usage == Usage(30, 2, 15)
-    assert reply.depcache == Report(**REPORT)
+    assert reply.depcache == ReuseReport(**REPORT)
     assert reply.depcache.reused == 15
     assert reply.finish_reason == "stop"
     assert reply.ttft_s is None
@@ -69,7 +69,7 @@ def test_ask_as_a_stream_gives_deltas_then_the_reply(client, server):
     reply = stream.finish()
     assert server.body["stream_options"] == {"include_usage": True}
     assert reply.text == "Warsaw"
-    assert reply.depcache == Report(**REPORT)
+    assert reply.depcache == ReuseReport(**REPORT)
     assert reply.usage.cached_tokens == 15
     assert reply.finish_reason == "stop"
     assert 0 < reply.ttft_s <= reply.total_s
@@ -98,7 +98,7 @@ def test_generate_sends_a_dependency_prompt_as_ids(client, server):
     )
     assert (reply.text, reply.token_ids, reply.finish_reason) == ("Warsaw", (1, 2), "length")
     assert reply.usage == Usage(30, 2, 15)
-    assert reply.depcache == Report(**REPORT)
+    assert reply.depcache == ReuseReport(**REPORT)
 
 
 def test_generate_as_a_stream_gives_only_what_is_new(client):
@@ -143,12 +143,12 @@ def test_a_value_that_is_no_json_is_a_prompt_error(client):
 
 
 def test_a_report_of_a_newer_server_is_read():
-    assert Report.from_dict({"shared": 3, "brand_new": 1}) == Report(shared=3)
+    assert ReuseReport.from_dict({"shared": 3, "brand_new": 1}) == ReuseReport(shared=3)
 
 
 @pytest.mark.parametrize("data", [None, [], "odd"])
 def test_no_report_is_none(data):
-    assert Report.from_dict(data) is None
+    assert ReuseReport.from_dict(data) is None
 
 
 @pytest.mark.parametrize("details", [None, {}, {"cached_tokens": None}])

@@ -11,7 +11,7 @@ from depcache.graph.networkx_store import NetworkXStore
 from depcache.precompute import (
     Invalidation,
     Precomputer,
-    Settings,
+    PrecomputeSettings,
     find_trees,
     invalidate,
     select_entities,
@@ -20,7 +20,7 @@ from tests.depcache.precompute.fake import FakeCache, refused
 
 # A chain, so that what is within reach is plain to see: n0 - n1 - n2 - ... - n11.
 TRIPLES = [(f"n{i}", "next", f"n{i + 1}") for i in range(11)]
-NONE = Settings(pruner="none")
+NONE = PrecomputeSettings(pruner="none")
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_deleted_edge_takes_the_same_trees_before_it_is_gone_and_after(
 def test_what_was_invalidated_is_computed_again_and_nothing_else(store, server, tmp_path) -> None:
     state = tmp_path / "state"
     # Two paths an entity: the change leaves the chosen paths of most trees as they were.
-    few = Settings(pruner="none", num_paths=2)
+    few = PrecomputeSettings(pruner="none", num_paths=2)
     precompute(server, store, state, few)
     change = store.upsert([("n3", "zz", "n9")])
     before = state.read_bytes()
@@ -126,7 +126,7 @@ def test_one_refused_name_is_told_and_the_others_are_invalidated(store, server) 
 
 def test_what_stands_before_the_facts_and_the_tenant_are_sent(store, server) -> None:
     messages = [{"role": "user", "content": "Context:{{graph_context}}\nQuery: -"}]
-    settings = Settings(
+    settings = PrecomputeSettings(
         num_hops=1, pruner="none", messages=messages, fields={"cache_salt": "tenant"}
     )
     call(server, store, ["n5"], settings)

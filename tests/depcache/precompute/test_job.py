@@ -19,13 +19,13 @@ from depcache.errors import ConfigError, PromptError, ServerError
 from depcache.graph import open_store
 from depcache.graph.networkx_store import NetworkXStore
 from depcache.graph.retrieval import Retriever
-from depcache.precompute import Precomputer, Report, Settings, select_entities
+from depcache.precompute import Precomputer, PrecomputeReport, PrecomputeSettings, select_entities
 from tests.depcache.precompute.fake import SYSTEM_LEN, FakeCache, beginnings, refused
 
 TRIPLES = [(f"e{i}", f"r{i % 3}", f"e{(i * 7 + 3) % 24}") for i in range(24)]
 TRIPLES += [("e0", "knows", f"e{i}") for i in range(1, 10)]
-NONE = Settings(pruner="none")
-WORDS = Settings(pruner="words")
+NONE = PrecomputeSettings(pruner="none")
+WORDS = PrecomputeSettings(pruner="words")
 
 
 @pytest.fixture
@@ -39,10 +39,10 @@ def compute(
     server: FakeCache,
     store: NetworkXStore,
     wanted: str = "all",
-    settings: Settings = NONE,
+    settings: PrecomputeSettings = NONE,
     num_workers: int = 1,
     **options,
-) -> Report:
+) -> PrecomputeReport:
     options = {"request_tokens": SYSTEM_LEN + 60, "retry_delays_s": (), **options}
     with server.client() as client:
         job = Precomputer(store, client, settings, **options)
@@ -73,7 +73,7 @@ def test_whatever_a_pruner_picks_by_the_question_is_part_of_it(store, question) 
 
 def test_the_limit_of_paths_is_that_of_ask_only_where_the_question_does_not_count() -> None:
     assert (NONE.max_paths, WORDS.max_paths) == (30, 10_000)
-    assert Settings(pruner="words", num_paths=7).max_paths == 7
+    assert PrecomputeSettings(pruner="words", num_paths=7).max_paths == 7
 
 
 def test_requests_stay_within_their_bound_and_are_shared_by_entities(store) -> None:
@@ -109,7 +109,7 @@ def test_wherever_a_run_is_broken_off_the_next_repeats_and_skips_nothing(
     state = tmp_path_factory.mktemp("state") / "state.jsonl"
     server = FakeCache()
 
-    def run() -> Report:
+    def run() -> PrecomputeReport:
         return compute(
             server, store, num_workers=num_workers, state=state, request_tokens=request_tokens
         )
@@ -185,7 +185,9 @@ def test_more_entities_go_on_from_the_same_state(store, tmp_path) -> None:
 
 
 @contextmanager
-def planned(server: FakeCache, store: NetworkXStore, state: Path, settings: Settings = NONE):
+def planned(
+    server: FakeCache, store: NetworkXStore, state: Path, settings: PrecomputeSettings = NONE
+):
     with server.client() as client:
         job = Precomputer(store, client, settings, state=state)
         yield job, job.plan(store.names_by_degree())
@@ -196,7 +198,7 @@ def test_another_system_or_model_starts_anew_and_says_why(store, tmp_path) -> No
     state = tmp_path / "state"
     compute(server, store, state=state)
     before = state.read_bytes()
-    other = Settings(pruner="none", system="Be brief.", layout="staggered")
+    other = PrecomputeSettings(pruner="none", system="Be brief.", layout="staggered")
     with planned(server, store, state, other) as (_, plan):
         assert len(plan.pending) == 24
         assert "anew: layout, system not the same as before" in plan.notes[0]
@@ -346,7 +348,7 @@ def test_settings_that_no_request_could_have_are_refused_at_once(store) -> None:
         ({"messages": [{"role": "user", "content": "no place"}]}, PromptError, "0 times"),
     ):
         with pytest.raises(error, match=word):
-            Settings(**wrong)
+            PrecomputeSettings(**wrong)
     for wanted in ("top:0", "top:x", "best", "file:"):
         with pytest.raises(ConfigError, match="no choice of entities"):
             select_entities(store, wanted)
@@ -384,7 +386,7 @@ def test_the_messages_are_those_of_ask(store) -> None:
 def test_messages_of_another_program_and_a_salt_are_sent_as_they_are(store) -> None:
     server = FakeCache()
     messages = [{"role": "user", "content": "Context:{{graph_context}}\nQuery: -"}]
-    settings = Settings(pruner="none", messages=messages, fields={"cache_salt": "tenant"})
+    settings = PrecomputeSettings(pruner="none", messages=messages, fields={"cache_salt": "tenant"})
     compute(server, store, "top:1", settings=settings)
     [body] = server.bodies
     assert len(body["messages"]) == 1

@@ -11,7 +11,13 @@ import pytest
 
 from depcache.errors import ConfigError
 from depcache.training.examples import Example, read_examples, write_examples
-from depcache.training.finetune import RECORD_FILE, Settings, finetune, load_model, to_inputs
+from depcache.training.finetune import (
+    RECORD_FILE,
+    FinetuneSettings,
+    finetune,
+    load_model,
+    to_inputs,
+)
 from depcache.training.packing import make_row, pad
 from depcache.training.samples import Encoder
 from tests.helpers.engine import start_engine
@@ -56,7 +62,7 @@ def test_twenty_steps_lower_the_loss_on_a_fixed_batch(
 ) -> None:
     from transformers import AutoTokenizer
 
-    settings = Settings(
+    settings = FinetuneSettings(
         layouts=("tree", "staggered", "sequential"),
         learning_rate=2e-3,
         batch=1000,
@@ -82,7 +88,7 @@ def test_a_packed_batch_computes_what_single_examples_compute(model: Path, data:
     from transformers import AutoTokenizer
 
     samples = Encoder(AutoTokenizer.from_pretrained(model)).encode_all(read_examples(data))[:6]
-    network = load_model(str(model), Settings()).eval()
+    network = load_model(str(model), FinetuneSettings()).eval()
 
     def logits(rows: list[Any]) -> Any:
         batch = {name: torch.from_numpy(array) for name, array in pad(rows).items()}
@@ -101,7 +107,7 @@ def test_a_packed_batch_computes_what_single_examples_compute(model: Path, data:
 
 def test_another_right_answer_is_not_held_against_the_model(model: Path, tmp_path: Path) -> None:
     paths = (("Ann", "has met", "Bob"), ("Ann", "has met", "Zoe"))
-    settings = Settings(max_steps=1, max_tokens=512, save_steps=0)
+    settings = FinetuneSettings(max_steps=1, max_tokens=512, save_steps=0)
 
     def first_loss(name: str, *alternatives: str) -> float:
         example = Example("Who has Ann met?", paths, "Bob", alternatives)
@@ -115,15 +121,17 @@ def test_another_right_answer_is_not_held_against_the_model(model: Path, tmp_pat
 
 def test_what_stopped_goes_on_from_its_checkpoint(model: Path, data: Path, tmp_path: Path) -> None:
     settings = {"learning_rate": 1e-3, "batch": 10, "max_tokens": 512, "save_steps": 2}
-    whole = finetune(str(model), data, tmp_path / "whole", Settings(**settings, max_steps=6))
+    whole = finetune(
+        str(model), data, tmp_path / "whole", FinetuneSettings(**settings, max_steps=6)
+    )
     # The schedule must be that of six steps, so the stop is by hand: what comes later is removed.
     out = tmp_path / "parts"
-    finetune(str(model), data, out, Settings(**settings, max_steps=6))
+    finetune(str(model), data, out, FinetuneSettings(**settings, max_steps=6))
     for late in (out / "checkpoints").glob("checkpoint-6"):
         for file in sorted(late.rglob("*"), reverse=True):
             file.unlink() if file.is_file() else file.rmdir()
         late.rmdir()
-    record = finetune(str(model), data, out, Settings(**settings, max_steps=6), resume=True)
+    record = finetune(str(model), data, out, FinetuneSettings(**settings, max_steps=6), resume=True)
     assert record["loss"][-1] == whole["loss"][-1]
     assert record["steps"] == 6
     left, right = first_tensors(tmp_path / "whole"), first_tensors(out)
@@ -136,7 +144,7 @@ def test_adapters_are_merged_and_the_model_is_served(
     from tests.helpers.prompts import plain
 
     out = tmp_path / "out"
-    settings = Settings(lora=4, learning_rate=1e-2, batch=10, max_steps=3, save_steps=0)
+    settings = FinetuneSettings(lora=4, learning_rate=1e-2, batch=10, max_steps=3, save_steps=0)
     finetune(str(model), data, out, settings)
     before, after = first_tensors(model), first_tensors(out)
     assert before.keys() == after.keys()
@@ -148,14 +156,14 @@ def test_adapters_are_merged_and_the_model_is_served(
 
 def test_what_cannot_be_used_is_one_sentence(model: Path, data: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no example of at most 10 tokens"):
-        finetune(str(model), data, tmp_path / "out", Settings(max_tokens=10))
-    settings = Settings(lora=4, deepspeed="zero3.json")
+        finetune(str(model), data, tmp_path / "out", FinetuneSettings(max_tokens=10))
+    settings = FinetuneSettings(lora=4, deepspeed="zero3.json")
     with pytest.raises(ConfigError, match="lora or deepspeed"):
         finetune(str(model), data, tmp_path / "out", settings)
     with pytest.raises(ConfigError, match="tokenizer"):
-        finetune(str(tmp_path / "nothing"), data, tmp_path / "out", Settings())
+        finetune(str(tmp_path / "nothing"), data, tmp_path / "out", FinetuneSettings())
     with pytest.raises(ConfigError, match="cannot read"):
-        finetune(str(model), tmp_path / "nothing.jsonl", tmp_path / "out", Settings())
+        finetune(str(model), tmp_path / "nothing.jsonl", tmp_path / "out", FinetuneSettings())
 
 
 def test_examples_are_counted_one_by_one_when_they_share_their_paths(
@@ -164,7 +172,7 @@ def test_examples_are_counted_one_by_one_when_they_share_their_paths(
     paths = (("A", "is", "B"), ("A", "has", "C"))
     examples = [Example(f"What is it, {i}?", paths, "B") for i in range(12)]
     write_examples(examples, tmp_path / "data.jsonl")
-    settings = Settings(batch=6, max_tokens=256, max_steps=1, save_steps=0)
+    settings = FinetuneSettings(batch=6, max_tokens=256, max_steps=1, save_steps=0)
     record = finetune(str(model), tmp_path / "data.jsonl", tmp_path / "out", settings)
     assert record["examples"] == 12
     assert record["rows_per_step"] == round(record["rows"] / 2)

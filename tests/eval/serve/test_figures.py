@@ -14,7 +14,7 @@ from eval.serve.plots import draw_distribution, draw_time_line, plot_run
 from eval.serve.records import Record, summarize
 from eval.serve.report import to_html, to_markdown
 from eval.serve.systems import get_system
-from eval.serve.workloads import Request, Spec, Workload
+from eval.serve.workloads import Request, ServeSpec, Workload
 from eval.workloads.graphs import hold
 
 PATHS: tuple[GraphPath, ...] = (("a", "r", "b"),)
@@ -47,7 +47,7 @@ def phase(system: str, name: str, number: int, ttfts: list[float], text: str = "
 def run() -> Run:
     requests = [Request("q", ("a",), PATHS, ("Rome",))] * 8
     parts = split(requests, {STREAM: 2, WARM: 3, LOAD: 2})
-    run = Run(Workload(Spec("questions:demo", 8), requests, hold([])), parts)
+    run = Run(Workload(ServeSpec("questions:demo", 8), requests, hold([])), parts)
     for number, factor in ((0, 1.0), (1, 2.0), (2, 4.0)):
         run.measured += [
             phase("depcache", STREAM, number, [0.2 * factor, 0.1 * factor], "Rome"),

@@ -15,13 +15,13 @@ import pytest
 from eval.serve.arrivals import poisson, read_trace
 from eval.serve.export import export
 from eval.serve.systems import KNOWN, Writer, get_system, make_server
-from eval.serve.workloads import Spec, Workload, entities_of, fit, make
+from eval.serve.workloads import ServeSpec, Workload, entities_of, fit, make
 from eval.sets import SetError
 from eval.workloads.graphs import Graphs
 
 pytestmark = pytest.mark.sglang  # transformers comes with the server
 
-SPEC = Spec("zipfian:demo", 12, num_entities=3, num_paths=8, pool=40)
+SPEC = ServeSpec("zipfian:demo", 12, num_entities=3, num_paths=8, pool=40)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_equal_specs_are_equal_workloads(graphs: Graphs, workload: Workload) -> 
 
 
 def test_questions_come_with_their_answers(graphs: Graphs) -> None:
-    made = make(Spec("questions:demo", 50, num_hops=3), graphs)
+    made = make(ServeSpec("questions:demo", 50, num_hops=3), graphs)
     assert len(made.requests) == 50
     assert len({request.question for request in made.requests}) == 40
     assert all(request.answers and request.paths for request in made.requests)
@@ -66,7 +66,7 @@ def test_questions_come_with_their_answers(graphs: Graphs) -> None:
 
 @pytest.mark.parametrize("num_tokens", [400, 1500])
 def test_prompts_have_about_the_asked_size(graphs: Graphs, writer: Writer, num_tokens: int) -> None:
-    asked = Spec(f"uniform:demo:{num_tokens}", 40, pool=100)
+    asked = ServeSpec(f"uniform:demo:{num_tokens}", 40, pool=100)
     fitted = fit(asked, graphs, writer.num_flat_tokens)
     sizes = [writer.num_flat_tokens(request) for request in make(fitted, graphs).requests]
     assert sum(sizes) / len(sizes) == pytest.approx(num_tokens, rel=0.3)
@@ -77,13 +77,13 @@ def test_prompts_have_about_the_asked_size(graphs: Graphs, writer: Writer, num_t
 @pytest.mark.parametrize("name", ["zipfian:demo:many", "zipfian:demo:0", "questions:demo:1000"])
 def test_a_size_that_is_none_is_an_error(graphs: Graphs, name: str) -> None:
     with pytest.raises(SetError, match="number of tokens"):
-        fit(Spec(name, 2), graphs, lambda request: 1)
+        fit(ServeSpec(name, 2), graphs, lambda request: 1)
 
 
 @pytest.mark.parametrize("name", ["zipfian:nowhere", "often:demo", "zipfian"])
 def test_what_does_not_exist_is_an_error(graphs: Graphs, name: str) -> None:
     with pytest.raises(SetError, match=r"there is no graph|is no workload"):
-        make(Spec(name, 2), graphs)
+        make(ServeSpec(name, 2), graphs)
 
 
 def test_each_system_gets_the_same_facts_in_its_own_way(workload: Workload, writer: Writer) -> None:

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from eval.soak.server import Usage
-from eval.soak.watch import Sample, fit_slope, summarize
+from eval.soak.watch import Reading, fit_slope, summarize
 
 
 def test_a_slope_is_that_of_the_line() -> None:
@@ -24,10 +24,10 @@ def test_a_slope_is_that_of_the_line() -> None:
 
 
 def test_growth_begins_behind_the_warm_up_and_forgets_what_is_open_for_a_while() -> None:
-    def sample(i: int) -> Sample:
+    def sample(i: int) -> Reading:
         warm_up = 50.0 * max(0, 90 - i)
         rss = {"scheduler": 500.0, "http": 1000 - warm_up + i * 0.01}
-        return Sample(float(i), 1, Usage(rss, 40 + (i % 7), 12 + (i > 180)))
+        return Reading(float(i), 1, Usage(rss, 40 + (i % 7), 12 + (i > 180)))
 
     found = summarize([sample(i) for i in range(200)])
     assert found["rss_growth_mb_per_hour"] == pytest.approx(36)  # 0.01 MB a second
