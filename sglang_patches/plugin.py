@@ -78,6 +78,7 @@ def make_tree_cache(context: Any) -> Any:
     warn_unchecked(pool.device, context.tp_rank)
     cache = DepCacheTree(
         context.params,
+        config,
         context.server_args.radix_eviction_policy,
         open_host(pool, config),
         open_disk(context, pool, config),

@@ -24,7 +24,7 @@ from sglang.srt.mem_cache.base_prefix_cache import (
 
 from depcache.cache import EVICTION_POLICIES, EvictionPolicy, KVTree, Node, TierStack, make_policy
 from depcache.cache.node import slots_of
-from depcache.config import Config, load_config
+from depcache.config import Config
 from depcache.errors import PromptError
 from depcache.plan import make_scheduler, match_segments
 from sglang_patches import compat
@@ -57,6 +57,7 @@ class DepCacheTree(BasePrefixCache):
     def __init__(
         self,
         params: CacheParams,
+        config: Config,
         eviction_policy: str = "lru",
         host_tier: HostTier | None = None,
         disk_tier: DiskTier | None = None,
@@ -73,7 +74,6 @@ class DepCacheTree(BasePrefixCache):
         self.req_to_token_pool = cast(Any, params.req_to_token_pool)
         self.token_to_kv_pool_allocator = cast(Any, params.token_to_kv_pool_allocator)
         self.device = self.token_to_kv_pool_allocator.device
-        config = load_config()
         self.ages = IdleAges()
         self.tiers = TierStack()
         self.tree = KVTree(_make_policy(eviction_policy, config), self.tiers, self.ages)

@@ -143,3 +143,17 @@ def common_prefix_tokens(left: bytes, right: bytes) -> int:
 def slots_of(nodes: Sequence[Node]) -> np.ndarray:
     """Device slots of resident nodes, one behind the other: int64 (sum of tokens,)."""
     return np.concatenate([cast(np.ndarray, node.slots) for node in nodes]) if nodes else NO_SLOTS
+
+
+def path_of(node: Node) -> list[Node]:
+    """`node` and its ancestors, the root left out, deepest first."""
+    nodes: list[Node] = []
+    while node.parent is not None:
+        nodes.append(node)
+        node = node.parent
+    return nodes
+
+
+def path_key_of(node: Node) -> bytes:
+    """Raw key of the whole path that ends with `node`."""
+    return b"".join(above.key for above in reversed(path_of(node)))

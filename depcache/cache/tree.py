@@ -19,6 +19,8 @@ from depcache.cache.node import (
     Root,
     common_prefix_tokens,
     first_token,
+    path_key_of,
+    path_of,
     slots_of,
 )
 from depcache.cache.policies import EvictionPolicy, Lru
@@ -56,8 +58,7 @@ class KVTree:
         self.counters = TreeCounters()
         self.tiers = TierStack() if tiers is None else tiers
         self.watcher = watcher
-        self._tick = 0
-        self.version = 0
+        self._tick = self.version = 0
         self._victims = VictimQueue(self.policy.priority)
         self.reset()
 
@@ -67,10 +68,7 @@ class KVTree:
         self.rank.clear()
         self._victims.clear()
         self.tiers.clear()
-        self.num_evictable = 0
-        self.num_locked = 0
-        self.num_nodes = 0
-        self.num_resident = 0
+        self.num_evictable = self.num_locked = self.num_nodes = self.num_resident = 0
         self.version += 1
 
     # -- looking ---------------------------------------------------------------------------
@@ -112,19 +110,8 @@ class KVTree:
                 yield node
             stack.extend(node.children.values())
 
-    @staticmethod
-    def path(node: Node) -> list[Node]:
-        """`node` and its ancestors, the root left out, deepest first."""
-        nodes: list[Node] = []
-        while node.parent is not None:
-            nodes.append(node)
-            node = node.parent
-        return nodes
-
-    @staticmethod
-    def path_key(node: Node) -> bytes:
-        """Raw key of the whole path that ends with `node`."""
-        return b"".join(above.key for above in reversed(KVTree.path(node)))
+    path = staticmethod(path_of)
+    path_key = staticmethod(path_key_of)
 
     def walk(self, node: Node, key: bytes, *, only_resident: bool = True) -> tuple[list[Node], int]:
         """Follow `key` down from `node` as far as it is resident, or as far as there are nodes.

@@ -8,7 +8,7 @@ that only the context and a task of a few tokens are computed, and nothing is de
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path as FilePath
@@ -173,9 +173,7 @@ class Precomputer:
             )
         return notes
 
-    def _look_at(
-        self, trees: Mapping[str, Sequence[Path]], refusals: list[PromptError]
-    ) -> EntitySample:
+    def _look_at(self, trees: dict[str, list[Path]], refusals: list[PromptError]) -> EntitySample:
         """Count the tokens of some entities by the server's own tokenizer, computing nothing."""
         max_chars = self._max_tokens * CHARS_PER_TOKEN
         pieces: list[Piece] = []

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Between the tree and the disk tier: what is stored and given up, and what is fetched when.
 
-Values are written from host memory and read into it, on threads of the tier; the scheduler
-only begins and concludes. Host slots that a transfer uses belong to it until it is concluded,
-whatever becomes of their node meanwhile.
+Values are written from host memory and read into it, on threads of the tier; the scheduler only
+begins and concludes. Host slots that a transfer uses belong to it until then.
 """
 
 from __future__ import annotations
@@ -396,8 +395,6 @@ class DiskResidency(Tier):
             **self.tier.describe(),
             "is_off": self.is_off,
         }
-
-    # -- helpers ---------------------------------------------------------------------------------
 
     def _digest_of(self, node: Node) -> bytes:
         return self._digest(self._tree.namespace(node))

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ class DiskTier:
         self._storing: set[bytes] = set()
         self._done: list[Finished] = []
         self._used_bytes = 0
-        self._last_ticket = 0
+        self._tickets = count(1)
         self._cleared: set[bytes] = set()
         self._checked, known = CheckedStorage.open(
             fingerprint,
@@ -133,10 +134,7 @@ class DiskTier:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of values that are stored or being stored, and of the list of them.
-
-        Above `capacity_bytes` only by what the storage failed to delete.
-        """
+        """Bytes of values, and of their list; above the capacity by what could not be deleted."""
         return self._used_bytes
 
     @property
@@ -187,7 +185,7 @@ class DiskTier:
         elif room > self.free_bytes:
             reason = "full"
         if reason is None:
-            tag = Operation("store", self._next_ticket(), key, ref, num_bytes, room)
+            tag = Operation("store", next(self._tickets), key, ref, num_bytes, room)
             job = Job(
                 lambda job: self._checked.put(job, ref, entry, payload),
                 self._deadline_s,
@@ -231,7 +229,7 @@ class DiskTier:
             reason = "off"
         if reason is None:
             num_bytes = self._values[ref.key].num_bytes
-            tag = Operation("load", self._next_ticket(), ref.key, ref, num_bytes, 0)
+            tag = Operation("load", next(self._tickets), ref.key, ref, num_bytes, 0)
             job = Job(
                 lambda job: self._checked.get(job, ref, num_bytes, path, into),
                 self._deadline_s,
@@ -312,12 +310,8 @@ class DiskTier:
     def _num_stuck(self) -> int:
         return self._writes.num_stuck + self._reads.num_stuck
 
-    def _next_ticket(self) -> int:
-        self._last_ticket += 1
-        return self._last_ticket
-
     def _finish_now(self, ref: DiskRef) -> int:
-        ticket = self._next_ticket()
+        ticket = next(self._tickets)
         self._done.append(Finished(ticket, "store", True, "", ref))
         return ticket
 
@@ -400,12 +394,5 @@ class DiskTier:
         self.counters["loaded_tokens"] += ref.num_tokens
         self.counters["loaded_bytes"] += tag.num_bytes
         return Finished(
-            tag.ticket,
-            "load",
-            True,
-            "",
-            ref,
-            rows=outcome.rows,
-            num_bytes=tag.num_bytes,
-            seconds=seconds,
+            tag.ticket, "load", True, "", ref, False, outcome.rows, tag.num_bytes, seconds
         )

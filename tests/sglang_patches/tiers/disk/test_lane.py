@@ -14,40 +14,12 @@ from hypothesis import strategies as st
 
 from sglang_patches.tiers.disk.lane import GivenUpError, Job, Lane
 from tests.helpers.ends import SLOWEST_S
+from tests.sglang_patches.tiers.disk.gates import Gate, HoldingGate
 from tests.sglang_patches.tiers.disk.make import Clock
 
 pytestmark = pytest.mark.sglang
 
 RUN_S, WAIT_S = 10.0, 100.0
-
-
-class Gate:
-    """Work that begins, says so, and goes on when it is let; then it returns `result`."""
-
-    def __init__(self, result: Any = "done") -> None:
-        self.begun = threading.Event()
-        self.opened = threading.Event()
-        self.result = result
-
-    def __call__(self, job: Job) -> Any:
-        self.begun.set()
-        assert self.opened.wait(SLOWEST_S)
-        return self.result
-
-    def await_begin(self) -> None:
-        assert self.begun.wait(SLOWEST_S)
-
-
-class HoldingGate(Gate):
-    """The same, and it holds while it waits; `ended` is set when its thread is through."""
-
-    def __init__(self) -> None:
-        super().__init__("held")
-        self.ended = threading.Event()
-
-    def __call__(self, job: Job) -> Any:
-        with job.holding():
-            return super().__call__(job)
 
 
 @pytest.fixture

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The house in order: short files, imports that go down, and no circle of files."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import networkx as nx
+
+ROOT = Path(__file__).parents[1]
+MAX_LINES = 400
+# What each package may import of ours, tests aside. The first is a leaf.
+MAY_IMPORT = {
+    "flashinfer_masks": set[str](),
+    "depcache": {"flashinfer_masks", "depcache_tiny"},
+    "sglang_patches": {"flashinfer_masks", "depcache"},
+    "models": {"depcache", "depcache_tiny"},
+    "eval": {"flashinfer_masks", "depcache", "depcache_tiny", "models", "sglang_patches"},
+}
+OURS = {*MAY_IMPORT, "depcache_tiny"}
+FILES = sorted(
+    path.relative_to(ROOT)
+    for folder in (*MAY_IMPORT, "datasets", "examples", "tests")
+    for path in (ROOT / folder).rglob("*.py")
+)
+
+
+def name_of(file: Path) -> str:
+    """Its dotted name; that of a package is of its `__init__`."""
+    parts = file.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_at_once(tree: ast.Module) -> Iterator[str]:
+    """Dotted names that a module imports when it is imported, `from` parts as well."""
+    todo: list[ast.AST] = list(tree.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            todo.extend(node.orelse)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            todo.extend(ast.iter_child_nodes(node))
+
+
+def imports() -> nx.DiGraph:
+    """An edge from each of our modules to each that it imports at once."""
+    modules = {name_of(file): file for file in FILES if file.parts[0] in MAY_IMPORT}
+    graph = nx.DiGraph()
+    graph.add_nodes_from(modules)
+    for name, file in modules.items():
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+        for target in imported_at_once(tree):
+            known = target if target in modules else target.rpartition(".")[0]
+            if known in modules and known != name:
+                graph.add_edge(name, known)
+            elif target.split(".")[0] == "depcache_tiny":
+                graph.add_edge(name, "depcache_tiny")
+    return graph
+
+
+def test_a_file_can_be_read_in_one_sitting() -> None:
+    assert len(FILES) > 400
+    lengths = {file: len((ROOT / file).read_text(encoding="utf-8").splitlines()) for file in FILES}
+    assert {str(file): num for file, num in lengths.items() if num > MAX_LINES} == {}
+
+
+def test_no_package_imports_one_above_it() -> None:
+    graph = imports()
+    assert graph.number_of_edges() > 500
+    upward = [
+        (source, target)
+        for source, target in graph.edges
+        if (there := target.split(".")[0]) != (here := source.split(".")[0])
+        and there not in MAY_IMPORT[here]
+    ]
+    assert not upward
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    graph = imports()
+    # A package's __init__ only gathers names of its files.
+    packages = {name_of(file) for file in FILES if file.name == "__init__.py"}
+    graph.remove_nodes_from(packages)
+    assert [
+        sorted(circle) for circle in nx.strongly_connected_components(graph) if len(circle) > 1
+    ] == []
+
+
+def test_what_is_imported_only_for_types_or_later_does_not_count() -> None:
+    source = """
+import a
+from b import c
+if TYPE_CHECKING:
+    import d
+def f():
+    import e
+class G:
+    import h
+"""
+    assert set(imported_at_once(ast.parse(source))) == {"a", "b.c", "h"}
