@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import base64
-import html
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -75,24 +74,29 @@ def to_markdown(report: Mapping[str, Any], plots: Sequence[Path] = ()) -> str:
 
 def to_html(report: Mapping[str, Any], plots: Sequence[Path] = ()) -> str:
     """The same on one page that needs no other file."""
-    parts = [f"<p>{html.escape(_about(report['manifest']))}</p>"]
-    for name in report["workloads"]:
-        rows = [row for row in report["rows"] if row["workload"] == name]
-        parts.append(f"<h2>{html.escape(name)}</h2>{_table(rows, 'html')}")
-        parts.append(_ratios(report, name, "html"))
-        parts.append(f"<p>{html.escape(_gain(report['gains'][name]))}</p>")
-    for plot in plots:
-        picture = base64.b64encode(plot.read_bytes()).decode()
-        parts.append(f'<img alt="{html.escape(plot.stem)}" src="data:image/png;base64,{picture}">')
-    style = (
-        "body{font:15px sans-serif;margin:2em;max-width:75em}"
-        "td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #ddd}"
-        "td:nth-child(-n+2){text-align:left}img{max-width:100%}"
-    )
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>DepCache against others'
-        f"</title><style>{style}</style><h1>DepCache against others</h1>{''.join(parts)}</html>\n"
-    )
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    page = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    ).get_template("report.html.jinja")
+    workloads = [
+        {
+            "name": name,
+            # tabulate escapes what is in the cells.
+            "table": _table([row for row in report["rows"] if row["workload"] == name], "html"),
+            "ratios": _ratios(report, name, "html"),
+            "gain": _gain(report["gains"][name]),
+        }
+        for name in report["workloads"]
+    ]
+    pictures = [
+        {"name": plot.stem, "data": base64.b64encode(plot.read_bytes()).decode()} for plot in plots
+    ]
+    return page.render(about=_about(report["manifest"]), workloads=workloads, plots=pictures)
 
 
 def _table(rows: Sequence[Mapping[str, Any]], style: str) -> str:
