@@ -4,7 +4,10 @@
 Level 0 reads the system rows once, for all new context rows together. Level 1 does each tree's
 new rows over the rows of that tree which they see; a tree with one chain is causal, another
 has a mask as small as the tree. The two levels of a row merge by their log-sum-exp, as in
-FlashInfer's `merge_state` (its documentation, "recursive attention"). No work across trees.
+FlashInfer's `merge_state` (its documentation, "recursive attention"). No work across trees, but
+for what a tree is joined to: these keys stand before its own.
+
+A prompt with recomputed tokens has no trees to go by: its context is planned as in `segments`.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import numpy as np
 from flashinfer_masks.masked import runs_seen
 from flashinfer_masks.packed import Runs
 from flashinfer_masks.ragged import check_int32, expand_ranges, make_indptr
-from flashinfer_masks.segments import find_chains, gather_chains
+from flashinfer_masks.segments import find_chains, gather_chains, plan_segments
 from flashinfer_masks.visibility import Step
 
 
@@ -118,6 +121,8 @@ def plan_cascade(step: Step) -> CascadePlan:
     """
     structure = step.structure
     context_start, tail_start = step.context_start, step.tail_start
+    if len(structure.recomputed):
+        return _plan_recomputed(step)
     context = slice(structure.system_len, structure.task_start)
     queries = step.new_indices[context_start:tail_start]
 
@@ -131,8 +136,6 @@ def plan_cascade(step: Step) -> CascadePlan:
     keys = np.flatnonzero(key_stops > key_starts)
     key_starts, key_stops = key_starts[keys], key_stops[keys]
     keys += structure.system_len
-    key_rows = step.row_of[keys]
-    assert (key_rows >= 0).all(), "an ancestor of a new row has no row"
 
     # One request per tree that has queries.
     tree_stops = np.append(structure.tree_starts[1:], structure.task_start)
@@ -143,6 +146,19 @@ def plan_cascade(step: Step) -> CascadePlan:
     kv_stops = np.searchsorted(keys, tree_stops[is_active])
     kv_starts = np.searchsorted(keys, structure.tree_starts[is_active])
     q_lens, kv_lens = q_stops - q_starts, kv_stops - kv_starts
+    if len(structure.joined):
+        trees = np.flatnonzero(is_active)
+        num_joined = structure.joined_lens[trees]
+        joined = structure.joined_tokens(trees)
+        # Two ranges a tree, of one table: what it is joined to, seen by all, and its own keys.
+        ranges = np.stack((len(keys) + np.cumsum(num_joined) - num_joined, kv_starts), axis=1)
+        at = expand_ranges(ranges.ravel(), np.stack((num_joined, kv_lens), axis=1).ravel())
+        keys = np.concatenate((keys, joined))[at]
+        key_starts = np.concatenate((key_starts, np.repeat(q_starts, num_joined)))[at]
+        key_stops = np.concatenate((key_stops, np.repeat(q_stops, num_joined)))[at]
+        kv_lens = kv_lens + num_joined
+    key_rows = step.row_of[keys]
+    assert (key_rows >= 0).all(), "an ancestor of a new row has no row"
 
     # Keys are in pre-order. If a tree's queries are one chain, then all other keys are above
     # it, so the chain comes last and the mask would be the causal one.
@@ -193,8 +209,17 @@ def cascade_runs(step: Step, plan: CascadePlan) -> list[Runs]:
     # Rows of the context are of this prompt's indices, so rows lead back to what they hold.
     keys, queries = step.indices[masked.kv_rows], step.new_indices[masked.q_rows]
     key_of = np.zeros(step.structure.num_tokens, np.int64)
-    key_of[keys] = np.arange(len(keys)) - np.repeat(kv_indptr[:-1], num_keys)
-    starts, stops, counts = runs_seen(step.structure, queries, key_of, with_system=False)
+    numbers = np.arange(len(keys)) - np.repeat(kv_indptr[:-1], num_keys)
+    # What several trees are joined to is a key of each of them, with a number in each.
+    together = 1 if len(step.structure.joined) else max(1, masked.num_requests)
+    seen: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    for first in range(0, masked.num_requests, together):
+        of_keys = slice(kv_indptr[first], kv_indptr[first + together])
+        of_queries = slice(q_indptr[first], q_indptr[first + together])
+        key_of[keys[of_keys]] = numbers[of_keys]
+        seen.append(runs_seen(step.structure, queries[of_queries], key_of, with_system=False))
+    none = (np.empty(0, np.int64),) * 3
+    starts, stops, counts = map(np.concatenate, zip(none, *seen, strict=True))
     first_elements = np.arange(len(queries)) - np.repeat(q_indptr[:-1], num_queries)
     first_elements *= np.repeat(num_keys, num_queries)
     first_elements = np.repeat(first_elements, counts)
@@ -207,6 +232,23 @@ def cascade_runs(step: Step, plan: CascadePlan) -> list[Runs]:
             pairwise(cuts), num_queries.tolist(), num_keys.tolist(), strict=True
         )
     ]
+
+
+def _plan_recomputed(step: Step) -> CascadePlan:
+    plan = plan_segments(step)
+    none = np.empty(0, np.int64)
+    nothing = Batch.make(none, none, none, step.row_of[:0])
+    return CascadePlan(
+        system=nothing,
+        causal=Batch(
+            np.arange(step.num_new, dtype=np.int32), plan.q_indptr, plan.kv_indptr, plan.kv_rows
+        ),
+        masked=nothing,
+        key_starts=step.row_of[:0],
+        key_stops=step.row_of[:0],
+        context_start=step.context_start,
+        tail_start=step.tail_start,
+    )
 
 
 def _make_level_0(step: Step) -> Batch:

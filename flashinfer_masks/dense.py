@@ -15,7 +15,8 @@ from flashinfer_masks.visibility import Step, Structure
 def visible_ref(structure: Structure) -> np.ndarray:
     """(num_tokens, num_tokens) bool: whether token i of the prompt attends to token j.
 
-    DepCache paper, Algorithm 1: 1 for a token and its ancestors, 0 otherwise.
+    DepCache paper, Algorithm 1: 1 for a token and its ancestors, 0 otherwise. A joined tree sees
+    also what it is joined to and all that this sees; a recomputed token everything before it.
     """
     lens, parents = structure.lens.tolist(), structure.parents.tolist()
     starts = [structure.system_len]
@@ -24,12 +25,15 @@ def visible_ref(structure: Structure) -> np.ndarray:
     mask = np.zeros((structure.num_tokens, structure.num_tokens), bool)
     mask[:, : structure.system_len] = True
     mask[starts[-1] :] = True  # the task
+    joins = dict(structure.joins)
     for segment, length in enumerate(lens):
         rows = slice(starts[segment], starts[segment] + length)
-        above = segment
-        while above >= 0:
+        to_see = [segment]
+        while to_see:
+            above = to_see.pop()
             mask[rows, starts[above] : starts[above] + lens[above]] = True
-            above = parents[above]
+            to_see += [parents[above]] if parents[above] >= 0 else joins.get(above, ())
+    mask[structure.recomputed] = True
     return np.tril(mask)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from flashinfer_masks.packed import Runs
 from flashinfer_masks.ragged import expand_ranges
-from flashinfer_masks.segments import nodes_of, segments_above
+from flashinfer_masks.segments import find_breaks, first_own, nodes_of, segments_above
 from flashinfer_masks.visibility import Step, Structure
 
 # Queries compared at once, so that the temporaries stay in the L2 cache.
@@ -96,8 +96,8 @@ def runs_seen(
     Returns the first key of each run and the one behind its last, of one token behind those of
     another, int64, and the number of runs of each token, int64 (Q,).
     """
-    begins = np.ones(len(tokens), bool)
-    begins[1:] = (np.diff(tokens) != 1) | (structure.parent_tokens[tokens[1:]] != tokens[:-1])
+    begins = find_breaks(structure, tokens)
+    begins[1:] |= np.diff(tokens) != 1
     pieces = np.flatnonzero(begins)
     starts, lens, num_runs = _ranges_seen(structure, tokens[pieces], with_system=with_system)
     starts = key_of[starts]
@@ -123,7 +123,7 @@ def _ranges_seen(
     of the token's node, is the last of each; its length is 0.
     """
     num_above, above = segments_above(structure, tokens)
-    own_starts = structure.node_starts[nodes_of(structure, tokens)]
+    own_starts = first_own(structure, tokens)
     # The system is above all of the context, and begins with index 0.
     has_system = (own_starts > 0) & (structure.system_len > 0) & with_system
     counts = has_system + num_above + 1
@@ -156,3 +156,23 @@ def _fill_context(step: Step, mask: np.ndarray) -> None:
         np.less_equal(keys, block, out=out)
         np.less(block, ends, out=inside)
         np.logical_and(out, inside, out=out)
+    if len(structure.joined):
+        _fill_joined(step, mask)
+    if len(structure.recomputed):
+        again = np.flatnonzero(structure.sees_all[step.new_indices[:num_queries]])
+        mask[again] = step.indices[:num_seen] <= step.new_indices[again][:, None]
+
+
+def _fill_joined(step: Step, mask: np.ndarray) -> None:
+    """Let the rows of each joined tree see what it is joined to. `mask` as for `_fill_context`."""
+    structure = step.structure
+    queries = step.new_indices[: len(mask)]
+    segments_of_keys = nodes_of(structure, step.indices[: mask.shape[1]]) - 1
+    for root, _ in structure.joins:
+        rows = slice(
+            int(np.searchsorted(queries, structure.starts[root])),
+            int(np.searchsorted(queries, structure.subtree_stops[root])),
+        )
+        tree = structure.trees[root]
+        joined = structure.joined[structure.joined_indptr[tree] : structure.joined_indptr[tree + 1]]
+        mask[rows] |= np.isin(segments_of_keys, joined)

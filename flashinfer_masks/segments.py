@@ -4,7 +4,8 @@
 A chain is a maximal run of new rows in which every token follows the one before it: a missed
 segment, with its first missed child, and so on. All tokens of a chain see what is above its
 first token, and each other in order, which is what a causal request over
-[system | ancestors | itself] computes when it is aligned to the bottom right.
+[system | joined | ancestors | itself] computes when it is aligned to the bottom right. A run of
+neighbouring recomputed tokens is a chain over everything before it.
 """
 
 from __future__ import annotations
@@ -63,9 +64,22 @@ def plan_segments(step: Step) -> SegmentsPlan:
 def find_chains(step: Step, start: int, stop: int) -> np.ndarray:
     """Where chains begin among the new rows [start, stop), none of them task: int64 (C,)."""
     tokens = step.new_indices[start:stop]
+    return np.flatnonzero(find_breaks(step.structure, tokens)) + start
+
+
+def find_breaks(structure: Structure, tokens: np.ndarray) -> np.ndarray:
+    """Which of the tokens does not see just what the one before it sees, and that one.
+
+    tokens  (Q,) int64, indices of system and context, ascending; the first is a break. bool (Q,)
+    """
     begins = np.ones(len(tokens), bool)
-    begins[1:] = step.structure.parent_tokens[tokens[1:]] != tokens[:-1]
-    return np.flatnonzero(begins) + start
+    begins[1:] = structure.parent_tokens[tokens[1:]] != tokens[:-1]
+    if len(structure.recomputed):
+        sees_all = structure.sees_all[tokens]
+        is_same = sees_all[1:] == sees_all[:-1]
+        both = sees_all[1:] & sees_all[:-1]
+        begins[1:] = np.where(both, np.diff(tokens) != 1, begins[1:] | ~is_same)
+    return begins
 
 
 def num_above(step: Step, new_rows: np.ndarray) -> np.ndarray:
@@ -73,19 +87,44 @@ def num_above(step: Step, new_rows: np.ndarray) -> np.ndarray:
     structure = step.structure
     tokens = step.new_indices[new_rows]
     nodes = nodes_of(structure, tokens)
-    return structure.node_depths[nodes] + tokens - structure.node_starts[nodes]
+    num_seen = structure.node_above[nodes] + tokens - structure.node_starts[nodes]
+    if len(structure.recomputed):
+        num_seen = np.where(structure.sees_all[tokens], tokens, num_seen)
+    return num_seen
 
 
 def segments_above(structure: Structure, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The segments above those that hold the given tokens, root first.
+    """The segments that are seen from above those that hold the given tokens, in pre-order.
 
     tokens  (P,) int64, indices of system and context, ascending
 
-    Returns how many each has, int64 (P,), and the segments, of one token behind those of another.
+    Returns how many each has, int64 (P,), and the segments, of one token behind those of another:
+    those that its tree is joined to, then its ancestors, root first. None for recomputed tokens.
     """
-    counts = np.maximum(structure.node_levels[nodes_of(structure, tokens)] - 1, 0)
+    if len(structure.recomputed):
+        others = np.flatnonzero(~structure.sees_all[tokens])
+        counts = np.zeros(len(tokens), np.int64)
+        counts[others], segments = _segments_above(structure, tokens[others])
+        return counts, segments
+    return _segments_above(structure, tokens)
+
+
+def _segments_above(structure: Structure, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """As `segments_above`, of tokens that are not recomputed."""
+    nodes = nodes_of(structure, tokens)
+    counts = np.maximum(structure.node_levels[nodes] - 1, 0)
+    joined: np.ndarray | None = None
+    if len(structure.joined):
+        # The trees of the tokens, -1 for the system, for which the last entry stands.
+        trees = np.append(structure.trees, -1)[nodes - 1]
+        joined_counts = np.append(np.diff(structure.joined_indptr), 0)[trees]
+        joined = expand_ranges(structure.joined_indptr[trees], joined_counts)
+        counts += joined_counts
     firsts = np.cumsum(counts) - counts
     segments = np.empty(int(counts.sum()), np.int64)
+    if joined is not None:
+        segments[expand_ranges(firsts, joined_counts)] = structure.joined[joined]
+        firsts = firsts + joined_counts
     # Tokens are in pre-order, so those below a whole segment are neighbours; and a segment's
     # place in each of their lists is its level. Hence no walk up the tree.
     first_below = np.searchsorted(tokens, structure.starts + structure.lens)
@@ -123,7 +162,6 @@ def _gather_below_system(
     """What `gather_chains` returns, but chains of the context without the system."""
     structure = step.structure
     tokens = step.new_indices[starts]
-    nodes = nodes_of(structure, tokens)
     # A chain is a list of ranges, root first: the segments above its own, its own up to the
     # chain, the chain itself. Ranges of indices and ranges of rows share one table.
     table = np.concatenate((step.row_of, np.arange(step.num_rows, dtype=np.int32)))
@@ -133,8 +171,9 @@ def _gather_below_system(
     range_lens = np.empty_like(range_starts)
     range_starts[last] = structure.num_tokens + step.num_prefix + starts
     range_lens[last] = stops - starts
-    range_starts[last - 1] = structure.node_starts[nodes]
-    range_lens[last - 1] = tokens - structure.node_starts[nodes]
+    own_starts = first_own(structure, tokens)
+    range_starts[last - 1] = own_starts
+    range_lens[last - 1] = tokens - own_starts
     at = expand_ranges(last - 1 - num_above, num_above)
     range_starts[at] = structure.starts[above]
     range_lens[at] = structure.lens[above]
@@ -165,6 +204,17 @@ def _insert_system(
         cut = next_cut
     pieces.append(kv_rows[cut:])
     return np.concatenate(pieces)
+
+
+def first_own(structure: Structure, tokens: np.ndarray) -> np.ndarray:
+    """Where the last range begins that each token of system and context sees, int64 like `tokens`.
+
+    That of its own node; of a recomputed one everything from behind the system.
+    """
+    starts = structure.node_starts[nodes_of(structure, tokens)]
+    if len(structure.recomputed):
+        starts[structure.sees_all[tokens]] = structure.system_len
+    return starts
 
 
 def nodes_of(structure: Structure, tokens: np.ndarray) -> np.ndarray:

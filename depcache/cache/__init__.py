@@ -2,7 +2,7 @@
 """The dependency tree of cached KV: which tokens are cached, where, and who goes first."""
 
 from depcache.cache.copies import TierCopies
-from depcache.cache.node import Node
+from depcache.cache.node import Node, Root
 from depcache.cache.policies import EVICTION_POLICIES, EvictionPolicy, make_policy
 from depcache.cache.records import Insertion
 from depcache.cache.tiers import Tier, TierStack
@@ -14,6 +14,7 @@ __all__ = [
     "Insertion",
     "KVTree",
     "Node",
+    "Root",
     "Tier",
     "TierCopies",
     "TierStack",

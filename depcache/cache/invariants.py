@@ -32,9 +32,9 @@ def check_tree(tree: KVTree) -> None:
         if getattr(tree, name) != expected:
             raise RuntimeError(f"{name} is {getattr(tree, name)}, but the nodes say {expected}")
     _check_owners("a slot", slots)
-    for namespace in tree.namespaces():
-        if not tree.root(namespace).children:
-            raise RuntimeError(f"the root of {namespace!r} is kept for nothing")
+    for root in tree.roots():
+        if not root.children:
+            raise RuntimeError(f"the root of {root.namespace!r} is kept for nothing")
     for tier in tree.tiers:
         tier.copies.check()
 

@@ -78,6 +78,15 @@ class Node:
         return self.parent is None
 
     @property
+    def root(self) -> Root:
+        """The root that it hangs below, or is. O(depth)."""
+        node: Node = self
+        while node.parent is not None:
+            node = node.parent
+        assert isinstance(node, Root)
+        return node
+
+    @property
     def first_token(self) -> int:
         return first_token(self.key)
 
@@ -103,16 +112,24 @@ class Node:
 
 
 class Root(Node):
-    """The node above all nodes of one namespace. It has no tokens.
+    """A node above all others. It has no tokens.
 
     namespace  whose KV is below it: any hashable value
+    behind     what the KV below was computed behind and is not on the way from here: nothing for
+               ordinary paths. Compared as bytes, so it holds the tokens and no hash of them
     """
 
-    __slots__ = ("namespace",)
+    __slots__ = ("behind", "namespace")
 
-    def __init__(self, namespace: Hashable) -> None:
+    def __init__(self, namespace: Hashable, behind: bytes = b"") -> None:
         super().__init__(b"", NO_SLOTS, 0, None)
         self.namespace = namespace
+        self.behind = behind
+
+    @property
+    def identity(self) -> tuple[Hashable, bytes]:
+        """What decides, with the tokens on the way, whose KV a node below is."""
+        return self.namespace, self.behind
 
 
 def first_token(key: bytes) -> int:

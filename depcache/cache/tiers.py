@@ -6,12 +6,12 @@ A new tier is one subclass of `Tier`, and one `append` where the stack is built.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from depcache.cache.node import Node
+from depcache.cache.node import Node, Root
 
 if TYPE_CHECKING:
     from depcache.cache.copies import TierCopies
@@ -49,7 +49,7 @@ class Tier:
     def note_split(self, upper: Node, lower: Node) -> None:
         """`upper` was cut off the front of `lower`. The copy itself is cut already."""
 
-    def note_root(self, root: Node, namespace: Hashable) -> None:
+    def note_root(self, root: Root) -> None:
         """`root` is new, and nobody has seen it yet."""
 
 
@@ -106,10 +106,10 @@ class TierStack:
         for tier in self._tiers:
             tier.copies.clear()
 
-    def note_root(self, root: Node, namespace: Hashable) -> None:
+    def note_root(self, root: Root) -> None:
         """`root` is new, and nobody has seen it yet."""
         for tier in self._tiers:
-            tier.note_root(root, namespace)
+            tier.note_root(root)
 
     def note_split(self, upper: Node, lower: Node) -> None:
         """`upper` was cut off the front of `lower`."""

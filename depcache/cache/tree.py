@@ -30,7 +30,7 @@ from depcache.cache.victims import VictimQueue
 
 
 class KVTree:
-    """Cached KV by namespace. A namespace (tenant salt, LoRA, layout family) has its own root.
+    """Cached KV by namespace. A namespace (tenant salt, LoRA, layout family) has roots of its own.
 
     The KV of a *resident* node is on the device, and so is that of its ancestors. Nodes that
     are not resident stay for a copy in a lower tier or for a request that waits for them;
@@ -64,7 +64,7 @@ class KVTree:
 
     def reset(self) -> None:
         """Forget everything. The caller frees the slots. Old handles must not be used again."""
-        self._roots: dict[Hashable, Root] = {}
+        self._roots: dict[tuple[Hashable, bytes], Root] = {}
         self.rank.clear()
         self._victims.clear()
         self.tiers.clear()
@@ -73,28 +73,27 @@ class KVTree:
 
     # -- looking ---------------------------------------------------------------------------
 
-    def root(self, namespace: Hashable) -> Node:
-        """The root of a namespace, which the tree keeps from its first child to its last.
+    def root(self, namespace: Hashable, behind: bytes = b"") -> Root:
+        """A root of a namespace, which the tree keeps from its first child to its last.
+
+        behind  as for `Root`
 
         Without a child it is known to the caller alone: whoever only looks leaves nothing behind,
         and whoever grows something later asks for the root anew.
         """
-        root = self._roots.get(namespace)
+        root = self._roots.get((namespace, behind))
         if root is None:
-            root = Root(namespace)
-            self.tiers.note_root(root, namespace)
+            root = Root(namespace, behind)
+            self.tiers.note_root(root)
         return root
+
+    def roots(self) -> list[Root]:
+        """Those that have nodes."""
+        return list(self._roots.values())
 
     def namespaces(self) -> list[Hashable]:
         """Those that have nodes."""
-        return list(self._roots)
-
-    def namespace(self, node: Node) -> Hashable:
-        """The namespace that `node` belongs to. O(depth)."""
-        while node.parent is not None:
-            node = node.parent
-        assert isinstance(node, Root)
-        return node.namespace
+        return list(dict.fromkeys(namespace for namespace, _ in self._roots))
 
     @property
     def num_tokens(self) -> int:
@@ -195,7 +194,7 @@ class KVTree:
 
     def _keep(self, root: Root) -> None:
         """`root` is about to get a child."""
-        if self._roots.setdefault(root.namespace, root) is not root:
+        if self._roots.setdefault(root.identity, root) is not root:
             raise ValueError(f"{root!r} is not the root of its namespace any more: ask anew")
 
     def insert(
@@ -381,7 +380,7 @@ class KVTree:
             self.num_nodes -= 1
             if isinstance(parent, Root):
                 if not parent.children:
-                    del self._roots[parent.namespace]
+                    del self._roots[parent.identity]
                 return
             node = parent
 

@@ -129,7 +129,9 @@ class ContextInsertion:
         segment, index = self._runs.segments[run], self._runs.indices[run] + done
         first, stop = self._runs.rows[run] + done, index + len(slots)
         parent = table.parents[segment]
-        above = self._ends[segment] or (root if parent < 0 else self._ends[parent])
+        above = self._ends[segment] or (
+            table.root_of(self._tree, root, segment) if parent < 0 else self._ends[parent]
+        )
         key = table.key[TOKEN_BYTES * index : TOKEN_BYTES * stop]
         home = table.placed[segment] + index - table.starts[segment]
         if (

@@ -52,10 +52,10 @@ def look_up(tree: KVTree, root: Node, table: SegmentTable, *, num_tiers: int | N
     found = Look([], 0, 0, [0] * len(names), [[] for _ in names])
     # Where each segment ended: a node and the tokens used of it; None if it did not match whole.
     ends: list[tuple[Node, int] | None] = []
-    for start, stop, parent, position in zip(
-        table.starts, table.stops, table.parents, table.placed, strict=True
+    for segment, (start, stop, parent, position) in enumerate(
+        zip(table.starts, table.stops, table.parents, table.placed, strict=True)
     ):
-        above = (root, root.num_tokens) if parent < 0 else ends[parent]
+        above = (table.root_of(tree, root, segment), 0) if parent < 0 else ends[parent]
         if above is None:
             found.matched.append(0)
             ends.append(None)

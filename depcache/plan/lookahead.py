@@ -46,10 +46,10 @@ class Lookahead:
         key = table.key
         ends: list[Node] = []
         wanted: list[Node] = []
-        for start, stop, parent, position in zip(
-            table.starts, table.stops, table.parents, table.placed, strict=True
+        for segment, (start, stop, parent, position) in enumerate(
+            zip(table.starts, table.stops, table.parents, table.placed, strict=True)
         ):
-            above = root if parent < 0 else ends[parent]
+            above = table.root_of(tree, root, segment) if parent < 0 else ends[parent]
             path = tree.grow(above, key[start * TOKEN_BYTES : stop * TOKEN_BYTES], position)
             for node in path:
                 if node.waiters is None:

@@ -66,7 +66,7 @@ def match_segments(
         zip(table.starts, table.stops, table.parents, table.placed, strict=True)
     ):
         if parent < 0:
-            node = root
+            node = table.root_of(tree, root, segment)
         elif complete[parent]:
             node = found.ends[parent]
             assert node is not None

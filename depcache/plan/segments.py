@@ -2,16 +2,19 @@
 """A prompt prepared for matching: its segments as plain lists and its tokens as raw bytes.
 
 Built once per request. The system is segment 0 (when it has tokens) and the parent of every
-tree, so matching sees one forest of segments from the root of the namespace down.
+tree, so matching sees one forest of segments from the root of the namespace down. A tree that
+is joined to others depends on more than one way: it hangs below a root of its own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from depcache.cache.node import TOKEN_BYTES, to_key
+from depcache.cache.node import TOKEN_BYTES, Node, Root, to_key
+from depcache.cache.tree import KVTree
+from depcache.plan.join_key import make_join_keys
 from depcache.prompt.forest import Forest
 from depcache.prompt.layout import Layout, token_positions
 
@@ -24,9 +27,10 @@ class SegmentTable:
     task_start   index of the first task token
     tokens       token ids of the prompt, as Python ints (dict keys)
     key          the same as raw int32 bytes
-    starts, stops, parents   (S,) lists; parent -1 is the root of the namespace
+    starts, stops, parents   (S,) lists; parent -1 is a root, see `root_of`
     placed       (S,) list: position of the segment's first token in this prompt
     positions    (num_tokens,) int64: position of every token, by index
+    behind       joined root -> what it is computed behind, see `Root.behind`
     """
 
     num_tokens: int
@@ -38,6 +42,7 @@ class SegmentTable:
     parents: list[int]
     placed: list[int]
     positions: np.ndarray
+    behind: dict[int, bytes] = field(default_factory=dict)
 
     @classmethod
     def make(cls, tokens: np.ndarray, forest: Forest, layout: Layout) -> SegmentTable:
@@ -48,7 +53,7 @@ class SegmentTable:
             parents = structure.node_parents
         else:
             starts, lens, parents = structure.starts, structure.lens, structure.parents
-        return cls(
+        table = cls(
             num_tokens=forest.num_tokens,
             task_start=forest.task_start,
             tokens=tokens.tolist(),
@@ -59,6 +64,24 @@ class SegmentTable:
             placed=positions[starts].tolist(),
             positions=positions,
         )
+        if structure.joins:
+            table._hang_joins(forest)
+        return table
+
+    def _hang_joins(self, forest: Forest) -> None:
+        """Take joined trees off the system: all that they see is in the key of their root."""
+        first = 1 if forest.system_len else 0  # the system is a segment of the table
+        roots = forest.structure.roots[forest.trees].tolist()
+        system = self.key[: forest.system_len * TOKEN_BYTES]
+        keys = make_join_keys(
+            system,
+            lambda segment: self.path(segment + first).removeprefix(system),
+            roots,
+            forest.structure.joins,
+        )
+        for root, key in keys.items():
+            self.parents[root + first] = -1
+            self.behind[root + first] = key
 
     @classmethod
     def of_plain_prompt(cls, tokens: np.ndarray, position: int = 0) -> SegmentTable:
@@ -83,8 +106,19 @@ class SegmentTable:
     def num_segments(self) -> int:
         return len(self.starts)
 
+    def root_of(self, tree: KVTree, root: Node, segment: int) -> Node:
+        """What a segment without a parent hangs below in `tree`.
+
+        root  that of the namespace; for a table without joins any node
+        """
+        behind = self.behind.get(segment)
+        if behind is None:
+            return root
+        assert isinstance(root, Root)
+        return tree.root(root.namespace, behind)
+
     def path(self, segment: int) -> bytes:
-        """Raw int32 tokens from the root of the namespace to the end of a segment."""
+        """Raw int32 tokens from a segment's root to the segment's end."""
         parts: list[bytes] = []
         while segment >= 0:
             start, stop = self.starts[segment], self.stops[segment]

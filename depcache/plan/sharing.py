@@ -44,7 +44,7 @@ class Sharing:
     def __init__(self) -> None:
         self.shared = np.zeros((_FIRST_ROWS, _FIRST_ROWS), np.int64)
         self._free_rows = list(range(_FIRST_ROWS))[::-1]
-        self._roots: dict[Hashable, _Run] = {}
+        self._roots: dict[tuple[Hashable, bytes], _Run] = {}
         self._runs: dict[int, list[_Run]] = {}
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class Sharing:
         if not self._free_rows:
             self._grow()
         row = self._free_rows.pop()
-        runs = self._walk(self._roots.setdefault(namespace, _Run(b"", None)), table)
+        runs = self._walk(namespace, table)
         self._runs[row] = runs
         num_tokens: defaultdict[int, int] = defaultdict(int)
         for run in runs:
@@ -75,9 +75,9 @@ class Sharing:
             run.holders &= ~(1 << row)
             if not run.holders and run.parent is not None:
                 del run.parent.children[first_token(run.key)]
-        for namespace, root in list(self._roots.items()):
+        for identity, root in list(self._roots.items()):
             if not root.children:
-                del self._roots[namespace]
+                del self._roots[identity]
         self.shared[row, :] = self.shared[:, row] = 0
         self._free_rows.append(row)
 
@@ -89,13 +89,19 @@ class Sharing:
                 found[row] += num
         return found
 
-    def _walk(self, root: _Run, table: SegmentTable) -> list[_Run]:
+    def _walk(self, namespace: Hashable, table: SegmentTable) -> list[_Run]:
         """The runs that make up `table`, missing ones added, parents before children."""
         tokens, key = table.tokens, table.key
         runs: list[_Run] = []
         ends: list[_Run] = []
-        for start, stop, parent in zip(table.starts, table.stops, table.parents, strict=True):
-            run = root if parent < 0 else ends[parent]
+        for segment, (start, stop, parent) in enumerate(
+            zip(table.starts, table.stops, table.parents, strict=True)
+        ):
+            if parent < 0:
+                identity = namespace, table.behind.get(segment, b"")
+                run = self._roots.setdefault(identity, _Run(b"", None))
+            else:
+                run = ends[parent]
             at = start
             while at < stop:
                 rest = key[at * TOKEN_BYTES : stop * TOKEN_BYTES]

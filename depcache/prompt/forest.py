@@ -13,7 +13,7 @@ the dependency tree: DepCache, section 3.1, Algorithm 1). All ranges are half-op
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
@@ -77,13 +77,16 @@ class Forest:
 
     @cached_property
     def depths(self) -> IntArray:
-        """(num_segments,) int64, tokens from the start of the tree to the first token."""
+        """(num_segments,) int64, tokens from the end of the system to the first token.
+
+        On the longest way: a tree that is joined to others sits behind the deepest of them.
+        """
         return _freeze(self.structure.node_depths[1:] - self.system_len)
 
-    @cached_property
+    @property
     def trees(self) -> IntArray:
         """(num_segments,) int64, number of the tree, 0.. in order."""
-        return _freeze(np.cumsum(self.parents == -1, dtype=np.int64) - 1)
+        return self.structure.trees
 
     @property
     def num_segments(self) -> int:
@@ -119,12 +122,16 @@ class Forest:
         system_len: int,
         lens: Sequence[int] | NDArray[Any],
         parents: Sequence[int] | NDArray[Any],
+        joins: Mapping[int, Sequence[int]] | None = None,
     ) -> Forest:
         """Checks the numbers and derives the rest, in O(num_segments).
 
+        joins  root of a tree -> segments of earlier trees that the whole tree sees too
+
         Raises PromptError when a number is no int or out of range, a segment is empty,
         a parent does not come before its children, the order is not pre-order, a tree is
-        more than `MAX_LEVELS` segments deep, or no token is left for the task.
+        more than `MAX_LEVELS` segments deep, joins are not in normal form (see
+        `Structure.joins`), or no token is left for the task.
         """
         num_tokens = _read_int(num_tokens, "the number of prompt tokens")
         system_len = _read_int(system_len, "the system length")
@@ -168,7 +175,7 @@ class Forest:
             )
 
         try:
-            structure = Structure.make(num_tokens, system_len, lens_array, parents_array)
+            structure = Structure.make(num_tokens, system_len, lens_array, parents_array, joins)
         except StructureError as error:
             raise PromptError(str(error)) from None
         bad = np.flatnonzero(structure.node_levels > MAX_LEVELS)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Position layouts: which RoPE position every token of a prompt sits at.
 
-    tree         system_len + depth in its tree: every tree starts right behind the system
-    staggered    start of its tree + depth, trees one after another by their height
+    tree         system_len + depth: every tree starts right behind the system, or behind the
+                 deepest of what it is joined to
+    staggered    start of its tree + depth in it, trees one after another by their height
     sequential   index in pre-order (the paper's layout, DepCache section 4.1)
 
 The system sits at 0.., the task follows the last used context position, and output token k
@@ -32,13 +33,14 @@ def segment_positions(forest: Forest, layout: Layout) -> IntArray:
     layout = read_layout(layout)
     if layout == "sequential":
         return forest.starts.copy()
-    positions = forest.system_len + forest.depths
+    depths = forest.depths
     if layout == "staggered" and forest.num_segments:
         # A tree is as high as its deepest token; wider trees reuse positions inside.
         roots = np.flatnonzero(forest.parents == -1)
-        heights = np.maximum.reduceat(forest.depths + forest.lens, roots)
-        positions += (np.cumsum(heights) - heights)[forest.trees]
-    return positions
+        depths = depths - depths[roots][forest.trees]
+        heights = np.maximum.reduceat(depths + forest.lens, roots)
+        depths = depths + (np.cumsum(heights) - heights)[forest.trees]
+    return forest.system_len + depths
 
 
 def task_position(forest: Forest, layout: Layout) -> int:

@@ -113,7 +113,7 @@ def dump_tree(cache: Any, limit: int) -> dict[str, Any]:
             {
                 "node": len(nodes),
                 "parent": number,
-                "namespace": repr(cache.tree.namespace(above).parts)
+                "namespace": repr(above.root.namespace.parts)
                 if number is None
                 else nodes[number]["namespace"],
                 "num_tokens": node.num_tokens,

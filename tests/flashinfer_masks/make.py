@@ -23,12 +23,17 @@ def pack_masks(masks: Sequence[np.ndarray]) -> PackedMasks:
     return PackedMasks(bits, mask_indptr)
 
 
-def make_structure(system_len: int, segments: list[tuple[int, int]], task_len: int) -> Structure:
+def make_structure(
+    system_len: int,
+    segments: list[tuple[int, int]],
+    task_len: int,
+    joins: dict[int, list[int]] | None = None,
+) -> Structure:
     """From (parent, number of tokens) of each segment, in pre-order."""
     lens = np.array([num_tokens for _, num_tokens in segments], np.int64)
     parents = np.array([parent for parent, _ in segments], np.int64)
     num_tokens = system_len + int(lens.sum()) + task_len
-    return Structure.make(num_tokens, system_len, lens, parents)
+    return Structure.make(num_tokens, system_len, lens, parents, joins)
 
 
 def make_step(structure: Structure, hits: list[int], num_computed: int, num_new: int) -> Step:
@@ -66,6 +71,34 @@ def structures(
 
 
 @st.composite
+def joined_structures(draw: st.DrawFn, *, recomputes: bool = False) -> Structure:
+    """Forests some of whose trees see segments of earlier trees.
+
+    recomputes  some tokens of the context see everything before them
+    """
+    plain = draw(structures(max_segments=10, max_segment_len=3))
+    parents = plain.parents.tolist()
+    joins: dict[int, list[int]] = {}
+    for root in np.flatnonzero(plain.parents < 0).tolist():
+        wanted = draw(st.sets(st.integers(0, root - 1), max_size=3)) if root else set()
+        # Normal form, by the definition: leave out what another one that is wanted sees.
+        seen = {segment: _all_seen(segment, parents, joins) for segment in wanted}
+        if kept := sorted(a for a in wanted if not any(a in seen[b] for b in wanted - {a})):
+            joins[root] = kept
+    structure = Structure.make(plain.num_tokens, plain.system_len, plain.lens, plain.parents, joins)
+    if not recomputes:
+        return structure
+    context = range(structure.system_len, structure.task_start)
+    chosen = draw(st.sets(st.sampled_from(context))) if context else set()
+    return structure.recompute(np.array(sorted(chosen), np.int64))
+
+
+def _all_seen(segment: int, parents: list[int], joins: dict[int, list[int]]) -> set[int]:
+    above = joins.get(segment, []) if parents[segment] < 0 else [parents[segment]]
+    return {segment}.union(*(_all_seen(other, parents, joins) for other in above))
+
+
+@st.composite
 def steps(
     draw: st.DrawFn,
     structure_strategy: st.SearchStrategy[Structure] | None = None,
@@ -84,7 +117,7 @@ def steps(
             st.booleans(), min_size=structure.task_start, max_size=structure.task_start
         )
         hits = np.flatnonzero(np.array(draw(is_hit), bool)).tolist()
-    hits = draw(st.permutations(hits))
+    hits = draw(st.permutations(np.setdiff1d(hits, structure.recomputed).tolist()))
     num_generated = draw(st.sampled_from([0, 0, 0, 1, 5]))
     num_to_compute = structure.num_tokens + num_generated - len(hits)
     start = draw(st.one_of(st.just(0), st.integers(0, num_to_compute - 1)))
@@ -95,7 +128,13 @@ def steps(
 def batches() -> st.SearchStrategy[list[Step | PlainStep]]:
     """Up to four prompts, plain ones among them."""
     plain = st.builds(PlainStep, num_prefix=st.integers(0, 9), num_new=st.integers(1, 6))
-    return st.lists(st.one_of(steps(), plain), min_size=1, max_size=4)
+    return st.lists(st.one_of(all_steps(), plain), min_size=1, max_size=4)
+
+
+def all_steps() -> st.SearchStrategy[Step]:
+    """Steps of forests, of joined ones, and of those with recomputed tokens."""
+    recomputed = joined_structures(recomputes=True)
+    return st.one_of(steps(), steps(joined_structures()), steps(recomputed, closed_hits=False))
 
 
 def mask_of(step: Step | PlainStep) -> np.ndarray:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from flashinfer_masks import (
     Batch,
@@ -16,7 +17,14 @@ from flashinfer_masks import (
     plan_cascade,
     ragged,
 )
-from tests.flashinfer_masks.make import make_step, make_structure, pack_masks, steps
+from tests.flashinfer_masks.make import (
+    all_steps,
+    joined_structures,
+    make_step,
+    make_structure,
+    pack_masks,
+    steps,
+)
 
 
 def requests(batch: Batch) -> list[tuple[list[int], list[int]]]:
@@ -31,7 +39,7 @@ def requests(batch: Batch) -> list[tuple[list[int], list[int]]]:
 
 
 @settings(max_examples=300, deadline=None)
-@given(step=steps())
+@given(step=st.one_of(steps(), steps(joined_structures())))
 def test_every_new_row_is_a_query_once_and_of_the_system_once_more(step: Step) -> None:
     plan = plan_cascade(step)
     queries = np.concatenate((plan.causal.q_rows, plan.masked.q_rows))
@@ -50,7 +58,7 @@ def test_every_new_row_is_a_query_once_and_of_the_system_once_more(step: Step) -
 
 
 @settings(max_examples=300, deadline=None)
-@given(step=steps())
+@given(step=st.one_of(steps(), steps(joined_structures())))
 def test_a_tree_with_a_mask_needs_it_and_has_no_useless_key(step: Step) -> None:
     plan = plan_cascade(step)
     for mask in plan.masks():
@@ -61,7 +69,7 @@ def test_a_tree_with_a_mask_needs_it_and_has_no_useless_key(step: Step) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(step=steps())
+@given(step=all_steps())
 def test_runs_are_packed_as_the_masks_are(step: Step) -> None:
     plan = plan_cascade(step)
     packed, expected = pack_runs(cascade_runs(step, plan)), pack_masks(plan.masks())
@@ -99,6 +107,18 @@ def test_a_tree_with_one_missed_chain_needs_no_mask() -> None:
     assert plan.masked.num_requests == 0
     assert plan.masks() == []
     assert requests(plan.causal) == [([0, 1, 2], [3, 2, 5, 6, 7])]
+
+
+def test_what_a_tree_is_joined_to_stands_before_its_own_keys() -> None:
+    # index 0 | 1 | 2 | 3 | 4 5 | 6 | 7 | 8
+    #       s | 0 | 1 | 2 | 3   | 4 | 5 | task    3 sees 1 (below 0) and 2; 4 and 5 are below it
+    segments = [(-1, 1), (0, 1), (-1, 1), (-1, 2), (3, 1), (3, 1)]
+    structure = make_structure(1, segments, task_len=1, joins={3: [1, 2]})
+    step = make_step(structure, [3, 0, 1, 2], 0, 5)
+    plan = plan_cascade(step)
+    assert requests(plan.masked) == [([0, 1, 2, 3], [2, 3, 0, 4, 5, 6, 7])]
+    assert plan.key_starts.tolist() == [0, 0, 0, 0, 1, 2, 3]
+    assert plan.key_stops.tolist() == [4, 4, 4, 4, 4, 3, 4]
 
 
 def test_more_mask_bits_than_int32_counts_are_refused() -> None:

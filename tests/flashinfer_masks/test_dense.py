@@ -7,9 +7,10 @@ import dataclasses
 
 import numpy as np
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from flashinfer_masks import Step, dense_mask
-from tests.flashinfer_masks.make import make_step, make_structure, steps
+from tests.flashinfer_masks.make import joined_structures, make_step, make_structure, steps
 
 
 def picture(mask: np.ndarray) -> list[str]:
@@ -70,6 +71,14 @@ def mask_by_pairs(step: Step) -> np.ndarray:
         if parent >= 0:
             is_ancestor[segment] |= is_ancestor[parent]
 
+    # A joined tree has what its root is joined to, and what these have.
+    for root, seen in structure.joins:
+        has = is_ancestor[list(seen)].any(axis=0)
+        is_ancestor[
+            root : int(np.searchsorted(structure.starts, structure.subtree_stops[root]))
+        ] |= has
+    recomputed = set(structure.recomputed.tolist())
+
     segment_of: list[int] = []
     for segment, num_tokens in enumerate(lens):
         segment_of += [segment] * num_tokens
@@ -85,7 +94,7 @@ def mask_by_pairs(step: Step) -> np.ndarray:
         for row, j in enumerate(index_of_row):
             if j > i:
                 continue
-            if i >= task_start or j < context_start:
+            if i >= task_start or i in recomputed or j < context_start:
                 mask[query, row] = True  # the task sees all, and all see the system
             else:
                 above = segment_of[j - context_start]
@@ -94,7 +103,36 @@ def mask_by_pairs(step: Step) -> np.ndarray:
     return mask
 
 
+def test_mask_of_a_join_has_what_it_sees_and_what_that_sees() -> None:
+    # Segments: 0, and 1 below it; 2; the join 3 sees 1 and 2, and 4 is below 3; 5 sees 4 alone.
+    segments = [(-1, 1), (0, 1), (-1, 1), (-1, 1), (3, 1), (-1, 1)]
+    structure = make_structure(1, segments, task_len=1, joins={3: [1, 2], 5: [4]})
+    assert picture(dense_mask(make_step(structure, [], 0, 8))) == [
+        "#.......",
+        "##......",
+        "###.....",
+        "#..#....",
+        "#####...",
+        "######..",
+        "#######.",
+        "########",
+    ]
+
+
+def test_mask_of_a_recomputed_token_is_causal() -> None:
+    structure = make_structure(1, [(-1, 1), (-1, 2), (-1, 1)], task_len=1)
+    structure = structure.recompute(np.array([3]))
+    assert picture(dense_mask(make_step(structure, [], 0, 6))) == [
+        "#.....",
+        "##....",
+        "#.#...",
+        "####..",
+        "#...#.",
+        "######",
+    ]
+
+
 @settings(max_examples=100, deadline=None)
-@given(step=steps())
+@given(step=st.one_of(steps(), steps(joined_structures(recomputes=True))))
 def test_the_oracle_equals_one_written_another_way(step: Step) -> None:
     np.testing.assert_array_equal(dense_mask(step), mask_by_pairs(step))

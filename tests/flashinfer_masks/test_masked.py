@@ -16,7 +16,7 @@ from flashinfer_masks import (
     plan_masked,
     plan_runs,
 )
-from tests.flashinfer_masks.make import make_step, make_structure, steps
+from tests.flashinfer_masks.make import all_steps, make_step, make_structure
 
 
 def unroll(runs: Runs) -> np.ndarray:
@@ -31,7 +31,7 @@ def unroll(runs: Runs) -> np.ndarray:
 
 
 @settings(max_examples=300, deadline=None)
-@given(step=steps())
+@given(step=all_steps())
 def test_mask_is_the_oracles(step: Step) -> None:
     mask = plan_masked(step).mask
     assert mask.dtype == bool
@@ -54,7 +54,7 @@ def test_mask_is_the_oracles_where_an_index_needs_more_than_16_bits() -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(step=steps())
+@given(step=all_steps())
 def test_runs_are_the_oracles_mask_with_its_keys_in_pre_order(step: Step) -> None:
     plan = plan_runs(step)
     assert plan.kv_rows.dtype == np.int32

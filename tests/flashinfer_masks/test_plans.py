@@ -12,6 +12,7 @@ from flashinfer_masks import PLANS, Step
 from flashinfer_masks.reference import count_work
 from tests.flashinfer_masks.make import (
     assert_plan_is_exact,
+    joined_structures,
     make_step,
     make_structure,
     steps,
@@ -34,6 +35,20 @@ def test_plan_is_exact_for_any_forest_hits_and_chunk(name: str, step: Step) -> N
 @thorough
 @given(step=steps(closed_hits=False))
 def test_plan_is_exact_when_tokens_above_cached_ones_are_recomputed(name: str, step: Step) -> None:
+    assert_plan_is_exact(PLANS[name](step), step)
+
+
+@every_plan
+@thorough
+@given(step=steps(joined_structures()))
+def test_plan_is_exact_for_joined_trees(name: str, step: Step) -> None:
+    assert_plan_is_exact(PLANS[name](step), step)
+
+
+@every_plan
+@thorough
+@given(step=steps(joined_structures(recomputes=True), closed_hits=False))
+def test_plan_is_exact_for_recomputed_tokens(name: str, step: Step) -> None:
     assert_plan_is_exact(PLANS[name](step), step)
 
 

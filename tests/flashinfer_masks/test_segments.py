@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from flashinfer_masks import PlanTooLargeError, SegmentsPlan, Step, plan_segments, ragged
-from tests.flashinfer_masks.make import make_step, make_structure, steps
+from tests.flashinfer_masks.make import all_steps, make_step, make_structure, steps
 
 
 def requests(plan: SegmentsPlan) -> list[tuple[range, list[int]]]:
@@ -23,7 +23,7 @@ def requests(plan: SegmentsPlan) -> list[tuple[range, list[int]]]:
 
 
 @settings(max_examples=300, deadline=None)
-@given(step=steps())
+@given(step=all_steps())
 def test_queries_are_the_new_rows_in_order_and_close_their_kv_rows(step: Step) -> None:
     plan = plan_segments(step)
     assert {plan.q_indptr.dtype, plan.kv_indptr.dtype, plan.kv_rows.dtype} == {np.dtype(np.int32)}

@@ -83,13 +83,15 @@ class Fingerprint:
         """The digest in hexadecimal: the name of the disk tier's folder."""
         return self.digest.hex()
 
-    def namespace_digest(self, namespace: Hashable) -> bytes:
+    def namespace_digest(self, namespace: Hashable, behind: bytes = b"") -> bytes:
         """The parts of a namespace, such as `(salt, "tree")`, as DIGEST_BYTES bytes, equal only
         for equal ones.
 
-        Made of strings, numbers, None and tuples of these.
+        namespace  made of strings, numbers, None and tuples of these
+        behind     as for `Root`; without it the digest is that of the first release
         """
-        return _digest(b"namespace", self.digest, repr(_plain(namespace)).encode())
+        parts = (b"namespace", self.digest, repr(_plain(namespace)).encode())
+        return _digest(*parts, behind) if behind else _digest(*parts)
 
 
 def make_fingerprint(

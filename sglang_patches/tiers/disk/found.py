@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from depcache.cache import KVTree, Node, TierCopies
-from depcache.cache.node import TOKEN_BYTES
+from depcache.cache import KVTree, TierCopies
+from depcache.cache.node import TOKEN_BYTES, Node, Root
 from depcache.prompt.layout import LAYOUTS
 from sglang_patches.requests.tenants import Namespace
 from sglang_patches.tiers.disk.tier import DiskTier
@@ -26,7 +26,7 @@ class FoundValues:
         tree: KVTree,
         copies: TierCopies,
         tier: DiskTier,
-        digest: Callable[[Namespace], bytes],
+        digest: Callable[..., bytes],
     ) -> None:
         self._tree = tree
         self._copies = copies
@@ -48,9 +48,9 @@ class FoundValues:
             if self._digest(namespace) in self._unclaimed:
                 self._tree.root(namespace)  # a new root asks for what is there
 
-    def attach(self, root: Node, namespace: Namespace) -> None:
-        """Hang what is there for this namespace below its new root."""
-        entries = self._unclaimed.pop(self._digest(namespace), None)
+    def attach(self, root: Root) -> None:
+        """Hang what is there for the new root below it."""
+        entries = self._unclaimed.pop(self._digest(*root.identity), None)
         for entry, ref in sorted(entries or (), key=lambda item: item[0].num_path):
             if not self._attach_one(root, entry, ref):
                 self._tier.delete(ref)

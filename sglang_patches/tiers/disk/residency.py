@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from depcache.cache import KVTree, Node, Tier, TierCopies
+from depcache.cache import KVTree, Node, Root, Tier, TierCopies
 from sglang_patches.tiers.bandwidth import Bandwidth
 from sglang_patches.tiers.disk.found import FoundValues
 from sglang_patches.tiers.disk.operation import Finished
@@ -57,7 +57,7 @@ class DiskResidency(Tier):
         self._bandwidth = bandwidth
         self._uses_to_write = WRITE_POLICIES[write_policy]
         self._digest = lru_cache(10_000)(
-            lambda namespace: tier.fingerprint.namespace_digest(namespace.parts)
+            lambda namespace, *behind: tier.fingerprint.namespace_digest(namespace.parts, *behind)
         )
         self._stores: dict[int, Transfer] = {}
         self._loads: dict[int, Transfer] = {}
@@ -73,8 +73,8 @@ class DiskResidency(Tier):
     def start(self) -> None:
         self.found.read()
 
-    def note_root(self, root: Node, namespace: Any) -> None:
-        self.found.attach(root, namespace)
+    def note_root(self, root: Root) -> None:
+        self.found.attach(root)
 
     def free(self, copy: DiskRef) -> None:
         self.tier.delete(copy)
@@ -397,4 +397,4 @@ class DiskResidency(Tier):
         }
 
     def _digest_of(self, node: Node) -> bytes:
-        return self._digest(self._tree.namespace(node))
+        return self._digest(*node.root.identity)

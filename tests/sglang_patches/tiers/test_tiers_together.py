@@ -19,7 +19,7 @@ from depcache.cache.node import to_key, to_tokens
 from depcache.plan import SegmentTable, match_segments
 from sglang_patches.tiers.disk.value import Entry
 from tests.sglang_patches.tiers.disk.backends import BEHAVIOUR, Behaviour
-from tests.sglang_patches.tiers.world import HOST_TOKENS, NAMESPACES, World, run
+from tests.sglang_patches.tiers.world import HOST_TOKENS, IDENTITIES, World, run
 
 pytestmark = pytest.mark.sglang
 
@@ -61,11 +61,11 @@ def make_world(folder: Path, name: str) -> World:
 
 def cache(world: World, tokens: list[int], home: int = 0) -> Node:
     """Compute and cache `tokens` of the namespace whose keys move."""
-    namespace = NAMESPACES[2]
+    identity = IDENTITIES[2]
     slots = world.alloc(len(tokens))
     assert slots is not None
-    world.compute(namespace, tokens, slots, home)
-    root = world.tree.root(namespace)
+    world.compute(identity, tokens, slots, home)
+    root = world.tree.root(*identity)
     return world.tree.insert(root, to_key(np.array(tokens)), slots, home).node
 
 
@@ -110,9 +110,9 @@ def test_values_that_overlap_are_hung_below_each_other(tmp_path: Path) -> None:
     """As when a deletion failed: what both have is taken from one."""
     world = make_world(tmp_path, "overlap")
     tier = world.disk.tier
-    digest = world.disk._digest(NAMESPACES[2])
+    digest = world.disk._digest(*IDENTITIES[2])
     for tokens in ([1, 2, 3], [1, 2, 3, 4, 5], [1, 2, 9], [8, 8]):
-        rows = [world.row(NAMESPACES[2], tuple(tokens[: i + 1]), 5 + i) for i in range(len(tokens))]
+        rows = [world.row(IDENTITIES[2], tuple(tokens[: i + 1]), 5 + i) for i in range(len(tokens))]
         data = np.array([np.frombuffer(row, np.uint8) for row in rows])
         entry = Entry(digest, to_key(np.array(tokens)), len(tokens), 5)
         assert tier.store(entry, data) is not None
@@ -121,7 +121,7 @@ def test_values_that_overlap_are_hung_below_each_other(tmp_path: Path) -> None:
     tier.drain(5)
     tier.close(5)
     world.start()
-    root = world.tree.root(NAMESPACES[2])
+    root = world.tree.root(*IDENTITIES[2])
     paths = {tuple(to_tokens(node.key).tolist()): node for node in world.tree.nodes()}
     assert set(paths) == {(1, 2), (3,), (4, 5), (9,), (8, 8)}
     assert [paths[p].home for p in ((1, 2), (3,), (4, 5), (9,))] == [5, 7, 8, 7]

@@ -34,7 +34,13 @@ from tests.sglang_patches.tiers.disk.make import bits, make_pool
 
 DEVICE_TOKENS = 48
 HOST_TOKENS = 40
-NAMESPACES = (Namespace(None), Namespace("salt"), Namespace(None, "sequential"))
+IDENTITIES = (
+    (Namespace(None), b""),
+    (Namespace("salt"), b""),
+    (Namespace(None, "sequential"), b""),
+    (Namespace(None), b"behind"),
+)
+"""Of roots; see `Root.identity`."""
 
 
 class SlowHost(HostTier):
@@ -95,25 +101,25 @@ class World:
 
     # -- what the KV of a token is -----------------------------------------------------------
 
-    def row(self, namespace: Any, path: tuple[int, ...], position: int) -> bytes:
-        name = repr((namespace, path, position)).encode()
+    def row(self, identity: Any, path: tuple[int, ...], position: int) -> bytes:
+        name = repr((identity, path, position)).encode()
         return hashlib.shake_128(name).digest(self.num_bytes)
 
     def rows_of(self, node: Node) -> list[bytes]:
-        namespace = self.tree.namespace(node)
+        identity = node.root.identity
         above = KVTree.path(node)
         tokens = [t for each in reversed(above) for t in to_tokens(each.key).tolist()]
         first = len(tokens) - node.num_tokens
         return [
-            self.row(namespace, tuple(tokens[: first + i + 1]), node.home + i)
+            self.row(identity, tuple(tokens[: first + i + 1]), node.home + i)
             for i in range(node.num_tokens)
         ]
 
-    def compute(self, namespace: Any, tokens: list[int], slots: np.ndarray, home: int) -> None:
+    def compute(self, identity: Any, tokens: list[int], slots: np.ndarray, home: int) -> None:
         """What a forward pass does: write the KV of tokens [len - len(slots), ..) to slots."""
         first = len(tokens) - len(slots)
         for i, slot in enumerate(slots.tolist()):
-            row = self.row(namespace, tuple(tokens[: first + i + 1]), home + i)
+            row = self.row(identity, tuple(tokens[: first + i + 1]), home + i)
             data = torch.frombuffer(bytearray(row), dtype=torch.uint8)
             buffers = (*self.pool.k_buffer, *self.pool.v_buffer)
             for buffer, part in zip(buffers, data.chunk(len(buffers)), strict=True):
@@ -134,18 +140,18 @@ class World:
 
     def request(self) -> None:
         """Fetch, wait or not, load what is in the host, compute the rest, cache it, be used."""
-        namespace, tokens = self.rng.choice(NAMESPACES), self.tokens()
-        moves = namespace.layout != "tree"
+        identity, tokens = self.rng.choice(IDENTITIES), self.tokens()
+        moves = identity[0].layout != "tree"
         position = self.rng.choice([0, 5]) if moves else 0
         rid = str(self.rng.random())
         table = SegmentTable.of_plain_prompt(np.array(tokens), position)
-        found = match_segments(self.tree, self.tree.root(namespace), table, allow_shift=moves)
+        found = match_segments(self.tree, self.tree.root(*identity), table, allow_shift=moves)
         in_host, on_disk = found.in_tiers
         self.disk.fetch(on_disk, in_host, rid)
         for _ in range(self.rng.randint(0, 3)):
             self.wait()
             self.disk.is_ready(rid)
-        root = self.tree.root(namespace)  # a root goes with its last child, so it is asked anew
+        root = self.tree.root(*identity)  # a root goes with its last child, so it is asked anew
         found = match_segments(self.tree, root, table, allow_shift=moves, num_tiers=1)
         self.tree.lock(found.nodes)
         loaded: list[Node] = []
@@ -161,13 +167,13 @@ class World:
         load = self.host.take_loads()
         if load is not None:
             load.run()
-        path, num_found = self.tree.walk(self.tree.root(namespace), to_key(np.array(tokens)))
+        path, num_found = self.tree.walk(self.tree.root(*identity), to_key(np.array(tokens)))
         self.tree.lock(path)
         rest = tokens[num_found:]
         own = self.alloc(len(rest)) if rest else None
         if own is not None and (not moves or all(n.home >= position for n in path)):
-            self.compute(namespace, tokens, own, position + num_found)
-            above = path[-1] if path else self.tree.root(namespace)
+            self.compute(identity, tokens, own, position + num_found)
+            above = path[-1] if path else self.tree.root(*identity)
             done = self.tree.insert(above, to_key(np.array(rest)), own, position + num_found)
             assert done.num_added == len(own)
             path.append(done.node)
