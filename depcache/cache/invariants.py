@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from depcache.cache.node import NO_SLOTS, TOKEN_BYTES, Node
+from depcache.cache.node import NO_SLOTS, Node
+from depcache.cache.radix import TOKEN_BYTES
 from depcache.cache.tree import KVTree
 
 

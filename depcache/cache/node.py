@@ -8,22 +8,20 @@ from typing import Any, cast
 
 import numpy as np
 
+from depcache.cache.radix import RadixNode
+
 NO_SLOTS = np.empty(0, np.int64)
 
-TOKEN_BYTES = 4  # keys are raw int32 token ids, so a comparison of tokens is one memcmp
 
-
-class Node:
-    """A run of tokens. Tokens are compared as bytes, never as hashes.
+class Node(RadixNode["Node"]):
+    """A run of cached tokens.
 
     A node is *resident* while its KV is on the device. It may have copies in lower tiers, or
     none at all: then it only says that a waiting request wants it, or leads to one that does.
 
-    key       raw int32 token ids, `TOKEN_BYTES` each
     slots     (num_tokens,) int64, the KV slot of each token on the device; None: not resident
     copies    name of a lower tier -> what that tier needs to find the KV there
     home      position that the first token's key was rotated for; the rest follow one by one
-    children  first token id -> node
     num_resident_children  children whose KV is on the device
     locks     users of this node: direct locks plus children that are locked themselves
     hits      requests that used this node
@@ -36,17 +34,13 @@ class Node:
 
     __slots__ = (
         "born",
-        "children",
         "copies",
         "cost",
         "hits",
         "home",
-        "key",
         "last_use",
         "locks",
         "num_resident_children",
-        "num_tokens",
-        "parent",
         "path_hash",
         "slots",
         "waiters",
@@ -56,13 +50,10 @@ class Node:
     def __init__(
         self, key: bytes, slots: np.ndarray | None, home: int, parent: Node | None
     ) -> None:
-        self.key = key
-        self.num_tokens = len(key) // TOKEN_BYTES
+        super().__init__(key, parent)
         self.slots = slots
         self.copies: dict[str, Any] = {}
         self.home = home
-        self.parent = parent
-        self.children: dict[int, Node] = {}
         self.num_resident_children = 0
         self.locks = 0
         self.hits = 0
@@ -85,10 +76,6 @@ class Node:
             node = node.parent
         assert isinstance(node, Root)
         return node
-
-    @property
-    def first_token(self) -> int:
-        return first_token(self.key)
 
     @property
     def is_evictable(self) -> bool:
@@ -130,31 +117,6 @@ class Root(Node):
     def identity(self) -> tuple[Hashable, bytes]:
         """What decides, with the tokens on the way, whose KV a node below is."""
         return self.namespace, self.behind
-
-
-def first_token(key: bytes) -> int:
-    """First token id of a raw key."""
-    return int.from_bytes(key[:TOKEN_BYTES], "little", signed=True)
-
-
-def to_key(tokens: np.ndarray) -> bytes:
-    """Raw key of token ids (num_tokens,), any integer dtype."""
-    return np.ascontiguousarray(tokens, dtype="<i4").tobytes()
-
-
-def to_tokens(key: bytes) -> np.ndarray:
-    """Token ids (num_tokens,) int32 of a raw key; read-only view."""
-    return np.frombuffer(key, dtype="<i4")
-
-
-def common_prefix_tokens(left: bytes, right: bytes) -> int:
-    """Number of equal leading tokens of two raw keys."""
-    size = min(len(left), len(right))
-    if left[:size] == right[:size]:
-        return size // TOKEN_BYTES
-    num = size // TOKEN_BYTES
-    differs = to_tokens(left)[:num] != to_tokens(right)[:num]
-    return int(differs.argmax())
 
 
 def slots_of(nodes: Sequence[Node]) -> np.ndarray:

@@ -13,17 +13,9 @@ from zlib import crc32
 
 import numpy as np
 
-from depcache.cache.node import (
-    TOKEN_BYTES,
-    Node,
-    Root,
-    common_prefix_tokens,
-    first_token,
-    path_key_of,
-    path_of,
-    slots_of,
-)
+from depcache.cache.node import Node, Root, path_key_of, path_of, slots_of
 from depcache.cache.policies import EvictionPolicy, Lru
+from depcache.cache.radix import TOKEN_BYTES, common_prefix_tokens, first_token
 from depcache.cache.records import Insertion, TreeCounters, Watcher
 from depcache.cache.tiers import TierStack
 from depcache.cache.victims import VictimQueue
@@ -146,8 +138,7 @@ class KVTree:
         parent = node.parent
         if parent is None or not 0 < num_tokens < node.num_tokens:
             raise ValueError(f"cannot split {node!r} after {num_tokens} tokens")
-        cut = num_tokens * TOKEN_BYTES
-        upper = Node(node.key[:cut], None, node.home, parent)
+        upper = Node(node.key[: num_tokens * TOKEN_BYTES], None, node.home, parent)
         if node.slots is not None:
             upper.slots, node.slots = node.slots[:num_tokens], node.slots[num_tokens:]
             upper.num_resident_children = 1
@@ -156,12 +147,8 @@ class KVTree:
         upper.hits, upper.last_use = node.hits, node.last_use
         upper.born, upper.worth, upper.cost = node.born, node.worth, node.cost
         upper.waiters = dict(node.waiters) if node.waiters else None
-        parent.children[upper.first_token] = upper
-        node.key = node.key[cut:]
-        node.num_tokens -= num_tokens
+        node.cut(upper)
         node.home += num_tokens
-        node.parent = upper
-        upper.children[node.first_token] = node
         self.num_nodes += 1
         if node.path_hash:
             upper.path_hash = crc32(upper.key, parent.path_hash)

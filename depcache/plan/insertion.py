@@ -13,7 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-from depcache.cache.node import TOKEN_BYTES, Node
+from depcache.cache.node import Node
+from depcache.cache.radix import TOKEN_BYTES
 from depcache.cache.tree import KVTree
 from depcache.plan.request import RequestPlan
 from depcache.plan.rows import RowKind, Runs

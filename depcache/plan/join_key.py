@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from depcache.cache.node import TOKEN_BYTES, to_key
+from depcache.cache.radix import TOKEN_BYTES, to_key
 
 
 def make_join_keys(

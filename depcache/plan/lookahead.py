@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from depcache.cache.node import TOKEN_BYTES, Node
+from depcache.cache.node import Node
+from depcache.cache.radix import TOKEN_BYTES
 from depcache.cache.tree import KVTree
 from depcache.plan.segments import SegmentTable
 

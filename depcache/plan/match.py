@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from depcache.cache.node import TOKEN_BYTES, Node, common_prefix_tokens
+from depcache.cache.node import Node
+from depcache.cache.radix import TOKEN_BYTES, common_prefix_tokens
 from depcache.cache.tree import KVTree
 from depcache.plan.segments import SegmentTable
 

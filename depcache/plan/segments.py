@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from depcache.cache.node import TOKEN_BYTES, Node, Root, to_key
+from depcache.cache.node import Node, Root
+from depcache.cache.radix import TOKEN_BYTES, to_key
 from depcache.cache.tree import KVTree
 from depcache.plan.join_key import make_join_keys
 from depcache.prompt.forest import Forest

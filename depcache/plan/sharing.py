@@ -14,21 +14,19 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from depcache.cache.node import TOKEN_BYTES, common_prefix_tokens, first_token
+from depcache.cache.radix import TOKEN_BYTES, RadixNode, common_prefix_tokens
 from depcache.plan.segments import SegmentTable
 
 _FIRST_ROWS = 16
 
 
-class _Run:
+class _Run(RadixNode["_Run"]):
     """A run of tokens with one parent. `holders`: bit r is set if member r has these tokens."""
 
-    __slots__ = ("children", "holders", "key", "parent")
+    __slots__ = ("holders",)
 
     def __init__(self, key: bytes, parent: _Run | None) -> None:
-        self.key = key
-        self.parent = parent
-        self.children: dict[int, _Run] = {}
+        super().__init__(key, parent)
         self.holders = 0
 
 
@@ -62,7 +60,7 @@ class Sharing:
         self._runs[row] = runs
         num_tokens: defaultdict[int, int] = defaultdict(int)
         for run in runs:
-            num_tokens[run.holders] += len(run.key) // TOKEN_BYTES
+            num_tokens[run.holders] += run.num_tokens
             run.holders |= 1 << row
         common = self._by_row(num_tokens)
         common[row] = sum(num_tokens.values())
@@ -74,7 +72,7 @@ class Sharing:
         for run in self._runs.pop(row):
             run.holders &= ~(1 << row)
             if not run.holders and run.parent is not None:
-                del run.parent.children[first_token(run.key)]
+                del run.parent.children[run.first_token]
         for identity, root in list(self._roots.items()):
             if not root.children:
                 del self._roots[identity]
@@ -112,19 +110,15 @@ class Sharing:
                     child = self._split(child, common_prefix_tokens(child.key, rest))
                 runs.append(child)
                 run = child
-                at += len(child.key) // TOKEN_BYTES
+                at += child.num_tokens
             ends.append(run)
         return runs
 
     def _split(self, run: _Run, num_tokens: int) -> _Run:
         """Cut `run` after `num_tokens`; the new upper run. All holders hold both halves."""
-        cut = num_tokens * TOKEN_BYTES
-        upper = _Run(run.key[:cut], run.parent)
+        upper = _Run(run.key[: num_tokens * TOKEN_BYTES], run.parent)
         upper.holders = run.holders
-        assert run.parent is not None
-        run.parent.children[first_token(upper.key)] = upper
-        run.key, run.parent = run.key[cut:], upper
-        upper.children[first_token(run.key)] = run
+        run.cut(upper)
         for row in _bits(run.holders):
             self._runs[row].append(upper)
         return upper

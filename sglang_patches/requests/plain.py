@@ -11,7 +11,8 @@ from array import array
 import numpy as np
 
 from depcache.cache import Insertion, KVTree, Node
-from depcache.cache.node import slots_of, to_key
+from depcache.cache.node import slots_of
+from depcache.cache.radix import to_key
 from depcache.plan import SegmentTable, match_segments
 from sglang_patches import compat
 from sglang_patches.contract import RadixKey, Request

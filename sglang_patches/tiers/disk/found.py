@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from depcache.cache import KVTree, TierCopies
-from depcache.cache.node import TOKEN_BYTES, Node, Root
+from depcache.cache.node import Node, Root
+from depcache.cache.radix import TOKEN_BYTES
 from depcache.prompt.layout import LAYOUTS
 from sglang_patches.requests.tenants import Namespace
 from sglang_patches.tiers.disk.tier import DiskTier

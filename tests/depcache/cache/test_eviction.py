@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from depcache.cache import EVICTION_POLICIES, KVTree, Node, make_policy
-from depcache.cache.node import to_key
+from depcache.cache.radix import to_key
 from depcache.errors import ConfigError
 
 every_policy = pytest.mark.parametrize("policy", EVICTION_POLICIES)

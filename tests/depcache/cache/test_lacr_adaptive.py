@@ -13,7 +13,7 @@ import pytest
 
 from depcache.cache import KVTree, make_policy
 from depcache.cache.invariants import check_tree
-from depcache.cache.node import to_key
+from depcache.cache.radix import to_key
 
 CAPACITY = 400
 """Tokens on the device; a request uses one run of four."""

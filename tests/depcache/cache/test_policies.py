@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from depcache.cache import KVTree, Node, make_policy
-from depcache.cache.node import to_key
+from depcache.cache.radix import to_key
 from depcache.plan import Lookahead, SegmentTable
 
 LEAF = 2  # tokens of a leaf

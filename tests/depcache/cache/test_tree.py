@@ -10,7 +10,7 @@ import pytest
 
 from depcache.cache import Insertion, KVTree, Node
 from depcache.cache.invariants import check_tree
-from depcache.cache.node import common_prefix_tokens, to_key, to_tokens
+from depcache.cache.radix import common_prefix_tokens, to_key, to_tokens
 
 
 def key(*tokens: int) -> bytes:

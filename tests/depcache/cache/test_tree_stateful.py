@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from depcache.cache import EVICTION_POLICIES, KVTree, Node, Tier, TierCopies, make_policy
 from depcache.cache.invariants import check_tree
-from depcache.cache.node import to_key, to_tokens
+from depcache.cache.radix import to_key, to_tokens
 from depcache.plan import Lookahead, SegmentTable
 from tests.helpers.keeper import Keeper
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from depcache.cache import KVTree
 from depcache.cache.invariants import check_tree
-from depcache.cache.node import to_key
+from depcache.cache.radix import to_key
 from depcache.plan import ContextInsertion, RowKind, RowTable, SegmentTable, plan_request
 from depcache.prompt.forest import Forest
 from depcache.prompt.layout import read_layout

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from depcache.cache import KVTree
 from depcache.cache.invariants import check_tree
-from depcache.cache.node import to_key
+from depcache.cache.radix import to_key
 from depcache.plan import (
     ContextInsertion,
     Lookahead,

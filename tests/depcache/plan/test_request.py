@@ -87,7 +87,7 @@ def served_and_new(draw: st.DrawFn) -> tuple[ServedPrompts, TreePrompt]:
 
 def contents(tree: KVTree) -> Contents:
     """What the tree holds, read from its nodes."""
-    from depcache.cache.node import to_tokens
+    from depcache.cache.radix import to_tokens
 
     found: Contents = {}
     for node in tree.nodes():

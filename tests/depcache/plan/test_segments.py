@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 
-from depcache.cache.node import to_tokens
+from depcache.cache.radix import to_tokens
 from depcache.plan import SegmentTable
 from depcache.prompt.forest import Forest
 from depcache.prompt.layout import read_layout

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from depcache.cache import KVTree, TierCopies
-from depcache.cache.node import to_key
+from depcache.cache.radix import to_key
 from sglang_patches.observe.idle_ages import COARSENESS, MAX_ENTRIES, STEP_S, IdleAges, TickClock
 from tests.helpers.keeper import Keeper
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from depcache.cache import Node
-from depcache.cache.node import to_key, to_tokens
+from depcache.cache.radix import to_key, to_tokens
 from depcache.plan import SegmentTable, match_segments
 from sglang_patches.tiers.disk.value import Entry
 from tests.sglang_patches.tiers.disk.backends import BEHAVIOUR, Behaviour

@@ -18,7 +18,7 @@ import torch
 
 from depcache.cache import KVTree, Node, make_policy
 from depcache.cache.invariants import check_tree
-from depcache.cache.node import to_key, to_tokens
+from depcache.cache.radix import to_key, to_tokens
 from depcache.plan import SegmentTable, match_segments
 from sglang_patches.requests.tenants import Namespace
 from sglang_patches.tiers.bandwidth import Bandwidth
