@@ -64,6 +64,11 @@ bench: $(STAMP)  ## against SGLang, then the micro benchmarks (BENCH_ARGS="--dat
 		module=$${file%.py}; module=$${module//\//.}; echo "== $$module"; $(PYTHON) -m "$$module"; \
 	done
 
+.PHONY: docs
+docs: $(STAMP)  ## the documentation, into site/
+	@$(PYTHON) -m typer depcache.cli.main utils docs --name depcache --title Commands --output docs/reference/commands.md > /dev/null
+	@$(PYTHON) -m zensical build --strict --clean
+
 .PHONY: build
 build: $(STAMP)  ## the wheels of DepCache and of depcache-tiny, into dist/
 	@rm -rf build models/tiny/build dist  # files that were deleted since would come back from build/
@@ -80,5 +85,5 @@ constraints:  ## pin again after a change in pyproject.toml (UPGRADE=--upgrade r
 
 .PHONY: clean
 clean:  ## remove what builds and tests leave behind; .venv stays
-	@rm -rf build dist *.egg-info models/tiny/build models/tiny/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	@rm -rf build dist site *.egg-info models/tiny/build models/tiny/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	@find . -path ./$(VENV) -prune -o -path ./.git -prune -o -type d -name __pycache__ -exec rm -rf {} +
