@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from depcache.cache.node import Node
+from depcache.cache.node import NO_COPIES, Node
 from depcache.cache.victims import VictimQueue
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class TierCopies:
         """`node` has `copy` from now on; it had none."""
         assert self.tier not in node.copies
         assert node.parent is not None
-        node.copies[self.tier] = copy
+        node.copies = {**node.copies, self.tier: copy}
         self.num_tokens += node.num_tokens
         self.num_nodes += 1
         self._below[node.parent] = self._below.get(node.parent, 0) + 1
@@ -77,7 +77,9 @@ class TierCopies:
 
     def drop(self, node: Node) -> Any:
         """Take the copy of `node` away; returns it. `KVTree.prune` the node after it."""
-        copy = node.copies.pop(self.tier)
+        copies = dict(node.copies)
+        copy = copies.pop(self.tier)
+        node.copies = copies or NO_COPIES
         parent = node.parent
         assert parent is not None
         self._victims.withdraw(node)
@@ -138,7 +140,7 @@ class TierCopies:
         if copy is None:
             return
         for node, part in zip((upper, lower), self._cut(copy, upper.num_tokens), strict=True):
-            node.copies[self.tier] = part
+            node.copies = {**node.copies, self.tier: part}
         self.num_nodes += 1
         self._below[upper] = 1
         if self._tree.policy.weighs_size:

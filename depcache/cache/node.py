@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from depcache.cache.radix import RadixNode
 
 NO_SLOTS = np.empty(0, np.int64)
+NO_COPIES: Mapping[str, Any] = MappingProxyType({})  # one for all: most nodes have none
 
 
 class Node(RadixNode["Node"]):
@@ -20,7 +22,8 @@ class Node(RadixNode["Node"]):
     none at all: then it only says that a waiting request wants it, or leads to one that does.
 
     slots     (num_tokens,) int64, the KV slot of each token on the device; None: not resident
-    copies    name of a lower tier -> what that tier needs to find the KV there
+    copies    name of a lower tier -> what that tier needs to find the KV there; each change makes
+              a new one
     home      position that the first token's key was rotated for; the rest follow one by one
     num_resident_children  children whose KV is on the device
     locks     users of this node: direct locks plus children that are locked themselves
@@ -52,7 +55,7 @@ class Node(RadixNode["Node"]):
     ) -> None:
         super().__init__(key, parent)
         self.slots = slots
-        self.copies: dict[str, Any] = {}
+        self.copies = NO_COPIES
         self.home = home
         self.num_resident_children = 0
         self.locks = 0

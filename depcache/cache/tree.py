@@ -358,11 +358,12 @@ class KVTree:
 
     def prune(self, node: Node) -> None:
         """Remove `node`, and ancestors, as far as nothing is kept by them."""
-        while node.is_empty:
+        # As `is_empty`, without the call: every evicted node comes this way.
+        while node.slots is None and not (node.children or node.waiters or node.copies):
             parent = node.parent
             if parent is None:
                 return
-            del parent.children[node.first_token]
+            del parent.children[first_token(node.key)]
             node.parent = None
             self.num_nodes -= 1
             if isinstance(parent, Root):

@@ -43,6 +43,7 @@ class Client:
     timeout_s    longest wait for the next bytes of an answer, seconds
     model        sent as `model` on the OpenAI routes; SGLang takes any name for its one model
     http_client  an `httpx.Client` to use instead; it stays the caller's to close
+    warn_unread  whether the log says, once, that a chat held facts as plain text
 
     Raises ConfigError for what is no address, PromptError when a prompt is refused (HTTP 400),
     ServerError for every other failure.
@@ -56,11 +57,13 @@ class Client:
         timeout_s: float = 600.0,
         model: str = "default",
         http_client: httpx.Client | None = None,
+        warn_unread: bool = True,
     ) -> None:
         self.base_url = read_address(base_url)
         self._model = model
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._notice = UnreadNotice("use `ask`, or `depcache.render` and its `extra_body`")
+        advice = "use `ask`, or `depcache.render` and its `extra_body`"
+        self._notice = UnreadNotice(advice) if warn_unread else None
         self._owns_http = http_client is None
         self._http = http_client or httpx.Client(timeout=httpx.Timeout(timeout_s, connect=10.0))
 
@@ -138,7 +141,7 @@ class Client:
 
         Facts in the text alone are not read: the log says so, once for each client.
         """
-        if not fields.get("custom_params"):
+        if self._notice is not None and not fields.get("custom_params"):
             self._notice.look(texts_of(messages))
         body = {
             "model": self._model,

@@ -303,3 +303,10 @@ def test_a_chat_with_facts_in_its_text_alone_says_once_that_they_are_not_read(ca
     client.chat(messages)
     [said] = caplog.messages
     assert "'A -> in -> B'" in said and "depcache.render" in said
+
+
+def test_a_client_that_sends_plain_text_on_purpose_says_nothing(caplog):
+    http = httpx.Client(transport=FakeServer().transport)
+    client = Client("http://test", http_client=http, warn_unread=False)
+    client.chat([{"role": "user", "content": "Facts:\nA -> in -> B\nB -> in -> C\n\nWhere?"}])
+    assert caplog.messages == []
