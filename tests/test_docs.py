@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What README and docs say runs as it stands there, and cites what is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+from depcache.serving.process import find_free_port
+from tests.helpers.ends import SLOWEST_S
+from tests.helpers.server import start_serve
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(str(page.relative_to(ROOT)) for page in DOCS.rglob("*.md"))
+PORT = "30000"  # what the pages say
+
+FACTS = [
+    "Marie Curie\tborn in\tWarsaw",
+    "Warsaw\tlocated in\tPoland",
+    "Warsaw\ton\tVistula",
+    "Marie Curie\twon\tNobel Prize in Physics",
+    "Marie Curie\twon\tNobel Prize in Chemistry",
+    "Marie Curie\tmarried to\tPierre Curie",
+    "Pierre Curie\tborn in\tParis",
+    "Danube\tflows into\tBlack Sea",
+]
+
+
+def blocks_of(page: str) -> list[tuple[str, str]]:
+    """The fenced blocks of a page that run: (bash or python, what it says)."""
+    tokens = MarkdownIt().enable("table").parse((ROOT / page).read_text())
+    return [
+        (token.info.strip(), token.content)
+        for token in tokens
+        if token.type == "fence" and token.info.strip() in ("bash", "python")
+    ]
+
+
+RUNNING = [page for page in PAGES if blocks_of(page)]
+
+
+def run_blocks(page: str, folder: Path, port: int, environment: dict[str, str]) -> str:
+    """Run a page from top to bottom in `folder`, all its Python in one process.
+
+    Returns what it printed. Raises where a command or a statement fails.
+    """
+    script = [
+        "import os, subprocess, sys",
+        "def bash(block):",
+        "    sys.stdout.flush()",
+        "    subprocess.run(['bash', '-euo', 'pipefail', '-c', block], check=True)",
+    ]
+    for kind, text in blocks_of(page):
+        text = text.replace(PORT, str(port))
+        text = text.replace("serve depcache-tiny", f"serve depcache-tiny --port {port}")
+        script.append(text if kind == "python" else f"bash({text!r})")
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(script)],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SLOWEST_S,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def environment(port: int) -> dict[str, str]:
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": programs, "DEPCACHE_SERVER": f"http://127.0.0.1:{port}"}
+
+
+@pytest.mark.sglang
+class TestDocs:
+    @pytest.fixture(scope="class")
+    def port(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+        log = tmp_path_factory.mktemp("docs") / "log"
+        with start_serve("depcache-tiny", log=log) as url:
+            yield int(url.rsplit(":", 1)[1])
+
+    @pytest.mark.parametrize("page", RUNNING)
+    def test_all_that_a_page_says_runs(self, page: str, port: int, tmp_path: Path) -> None:
+        (tmp_path / "facts.tsv").write_text("".join(f"{line}\n" for line in FACTS))
+        run_blocks(page, tmp_path, port, environment(port))
+
+
+@pytest.mark.sglang
+def test_the_readme_leads_from_own_facts_to_right_answers(tmp_path: Path) -> None:
+    port = find_free_port()
+    variables = environment(port) | {"DEPCACHE_CPU_THREADS": "1"}
+    # The server that the README starts in the background ends with the group.
+    code = (
+        "import sys; from pathlib import Path; from tests.test_docs import run_blocks, environment\n"
+        f"print(run_blocks('README.md', Path({str(tmp_path)!r}), {port}, environment({port})))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=SLOWEST_S)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, output
+    assert "Answer: London" in output
+    assert "Answer: Hudson" in output
+    assert "ReuseReport(shared=" in output
+
+
+def test_the_readme_is_read_to_the_end() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.encode()) <= 8192
+    assert text.count("\n") <= 120
+    # A package index shows it too, where no relative link leads anywhere.
+    assert not re.findall(r"\]\((?!#|https?:)[^)]*\)", text)
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *PAGES])
+def test_files_that_a_page_names_are_there(page: str) -> None:
+    text = (ROOT / page).read_text()
+    named = re.findall(
+        r"`((?:depcache|sglang_patches|flashinfer_masks|eval|tests|examples|deploy|scripts|docs|models)"
+        r"/[\w./*-]+)`",
+        text,
+    )
+    for name in named:
+        assert list(ROOT.glob(name.rstrip("/"))), f"{page} names {name}"
+
+
+def test_pages_say_nothing_of_where_they_were_written() -> None:
+    for page in ("README.md", "CONTRIBUTING.md", *PAGES):
+        text = (ROOT / page).read_text()
+        assert not re.search(r"/work/|/tmp/wt|\bshared/(designs|papers|data)", text), page
