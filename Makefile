@@ -67,7 +67,7 @@ bench: $(STAMP)  ## against SGLang, then the micro benchmarks (BENCH_ARGS="--dat
 .PHONY: docs
 docs: $(STAMP)  ## the documentation, into site/
 	@$(PYTHON) -m typer depcache.cli.main utils docs --name depcache --title Commands --output docs/reference/commands.md > /dev/null
-	@$(PYTHON) -m zensical build --strict --clean
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --clean --quiet
 
 .PHONY: build
 build: $(STAMP)  ## the wheels of DepCache and of depcache-tiny, into dist/

@@ -32,9 +32,7 @@ class DocstringColumns(griffe.Extension):
 
 def to_tables(text: str) -> str:
     """`text` with every paragraph of two columns as a Markdown table."""
-    paragraphs = [
-        list(lines) for is_text, lines in groupby(text.splitlines(), key=bool) if is_text
-    ]
+    paragraphs = [list(lines) for is_text, lines in groupby(text.splitlines(), key=bool) if is_text]
     return "\n\n".join(_to_table(lines) for lines in paragraphs)
 
 

