@@ -26,7 +26,8 @@ printf '%s\t%s\t%s\n' \
     'Ada Lovelace' 'born in' London London 'located in' England London on Thames \
     'Ada Lovelace' 'worked on' 'Analytical Engine' 'Analytical Engine' 'designed by' 'Charles Babbage' \
     'Charles Babbage' 'born in' London 'Grace Hopper' 'born in' 'New York City' 'New York City' on Hudson > facts.tsv
-step depcache doctor > doctor.log
+at "\$ depcache doctor"
+depcache doctor > doctor.log
 at "$(tail -1 doctor.log)"
 step depcache graph load facts.tsv --graph facts.db
 at "\$ depcache serve depcache-tiny --port $port &"

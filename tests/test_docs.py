@@ -156,7 +156,8 @@ def test_columns_of_a_docstring_become_a_table_and_prose_stays() -> None:
     assert spec is not None and spec.loader is not None
     columns = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(columns)
-    text = "Reads  a file.\nAnd more.\n\npath   where it is\nsizes  bytes | of each\n       part\n\n    code"
+    text = "Reads  a file.\nAnd more.\n\npath   where it is\n"
+    text += "sizes  bytes | of each\n       part\n\n    code"
     assert columns.to_tables(text).split("\n\n") == [
         "Reads  a file.\nAnd more.",
         "| | |\n|---|---|\n| `path` | where it is |\n| `sizes` | bytes \\| of each part |",

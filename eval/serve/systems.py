@@ -54,7 +54,7 @@ class System:
 
     @property
     def title(self) -> str:
-        """What people call it, as in the README."""
+        """What people call it, as in the docs."""
         return TITLES.get(self.name, self.name)
 
 

@@ -2,7 +2,7 @@
 """Run attention plans with torch ops: `plan` once per forward pass, `run` once per layer.
 
 Only new rows are queries; keys and values are gathered from the pool by slot. Each plan is
-exact, so they differ in speed alone (README, "Attention plans").
+exact, so they differ in speed alone (docs/operate/attention-plans.md).
 """
 
 from __future__ import annotations
