@@ -43,9 +43,7 @@ PrunerName = Annotated[
 ]
 AllowRepeats = Annotated[
     bool,
-    typer.Option(
-        "--allow-repeats", help="Paths may come to an entity twice, and go along self loops."
-    ),
+    typer.Option("--allow-repeats", help="Let paths visit an entity twice and use self-loops."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help=JSON_HELP)]
 
@@ -71,10 +69,10 @@ def ask(
     max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 128,
     as_json: AsJson = False,
 ) -> None:
-    """Answer a question with the facts a graph has about the entities it names.
+    """Answer a question from a graph's facts about the entities that it names.
 
-    With - the graph and the connection stay open from question to question: in a terminal until
-    Ctrl-D. What is refused is said, and the next question is asked; --json prints one line each.
+    With -, the graph and the connection stay open from question to question; in a terminal, Ctrl-D
+    ends. A refused question is reported and the next one is asked. --json prints one line each.
     """
 
     def answer(text: str) -> dict[str, Any]:

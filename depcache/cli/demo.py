@@ -57,7 +57,7 @@ def demo(
     ] = TINY_NAME,
     hops: Annotated[int, typer.Option(min=1, max=3, help="Edges of the longest path.")] = 3,
     paths: Annotated[int, typer.Option(min=1, help="Paths kept for each entity.")] = 30,
-    seed: Annotated[int, typer.Option(help="Of the order in the second pass.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the order in the second pass.")] = 0,
 ) -> None:
     """Ask 40 questions about a small graph, in two orders, with DepCache and without.
 

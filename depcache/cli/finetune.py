@@ -47,18 +47,22 @@ def run(
     learning_rate: Annotated[float, typer.Option(min=0)] = 2e-5,
     batch: Annotated[int, typer.Option(min=1, help="Examples a step, over all devices.")] = 64,
     epochs: Annotated[float, typer.Option(min=0)] = 1.0,
-    max_steps: Annotated[int, typer.Option(min=0, help="End after so many steps; 0: never.")] = 0,
+    max_steps: Annotated[
+        int, typer.Option(min=0, help="Stop after so many steps; 0: train all epochs.")
+    ] = 0,
     max_tokens: Annotated[
-        int, typer.Option(min=1, help="Of a packed row; longer examples are left out.")
+        int, typer.Option(min=1, help="Tokens of a packed row; longer examples are left out.")
     ] = 4096,
-    packing: Annotated[bool, typer.Option(help="Several examples in one row.")] = True,
+    packing: Annotated[bool, typer.Option(help="Pack several examples into one row.")] = True,
     system: Annotated[
-        str, typer.Option(help="System message that the model will be asked with; '' for none.")
+        str, typer.Option(help="System message of later questions; '' for none.")
     ] = DEFAULT_SYSTEM,
     save_steps: Annotated[int, typer.Option(min=0, help="Steps between checkpoints.")] = 100,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last one.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue from the last checkpoint.")
+    ] = False,
     checkpoint_gradients: Annotated[
-        bool, typer.Option("--checkpoint-gradients", help="Less memory, a third more time.")
+        bool, typer.Option("--checkpoint-gradients", help="Use less memory and a third more time.")
     ] = False,
     deepspeed: Annotated[
         Path | None, typer.Option(help="DeepSpeed configuration, for several GPUs.")

@@ -51,8 +51,8 @@ GraphFile = Annotated[
 Label = Annotated[
     list[str] | None,
     typer.Option(
-        help="Relation or property that says what a thing is called; may be given several times, "
-        "the best first. `name`, `label`, `rdfs:label` and their like are known."
+        help="Relation or property that holds the name of an entity; may be given several times, "
+        "the best first. `name`, `label`, `rdfs:label` and similar ones are known."
     ),
 ]
 
@@ -80,7 +80,7 @@ def load(
         Path | None, typer.Option("--json", help="Write the counts to this file; - is stdout.")
     ] = None,
 ) -> None:
-    """Add the triples of a file to a graph; those that are there already change nothing."""
+    """Add the triples of a file to a graph; triples that are there already change nothing."""
     from depcache.graph.triples import Skipped
 
     skipped = Skipped()
@@ -142,9 +142,9 @@ def remove(
     changed: Changed = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take the triples of a file out of a graph; those that are not there change nothing.
+    """Remove the triples of a file from a graph; triples that are not there change nothing.
 
-    An entity that is left without edges goes as well.
+    An entity without edges is removed too.
     """
     from depcache.graph.triples import Skipped
 
@@ -209,7 +209,7 @@ def paths(
     allow_repeats: AllowRepeats = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the paths around an entity; case and underscores in its name are of no account."""
+    """Show the paths around an entity; its name is found whatever its case and underscores."""
     with open_retriever(graph, pruner) as retriever:
         found = retriever.retrieve(
             question,

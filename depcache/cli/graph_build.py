@@ -33,7 +33,7 @@ def build(
     model: Annotated[str, typer.Option(help="Name of the model at the server.")] = "default",
     api_key: ApiKey = None,
     state: Annotated[
-        Path, typer.Option(help="What is done so far; the same file again goes on there.")
+        Path, typer.Option(help="File that keeps the progress; rerun with it to resume.")
     ] = Path("depcache-build.jsonl"),
     chunk_tokens: Annotated[int, typer.Option(min=1, help="Words and signs per chunk.")] = 512,
     workers: Annotated[int, typer.Option(min=1, help="Chunks read at a time.")] = 4,
@@ -47,8 +47,8 @@ def build(
 ) -> None:
     """Extract triples from documents with a language model, and add them to a graph.
 
-    The same command again goes on where it stopped, and asks again about chunks whose answers
-    could not be used. Exit code 1 when there is not one triple.
+    Progress is kept in --state; rerun to resume. A rerun also asks again about chunks whose answers
+    could not be used. The exit code is 1 if no triple was found.
     """
     from depcache.graph.extraction import extract_all, make_chunks
     from depcache.graph.openai_extractor import OpenAIExtractor

@@ -51,24 +51,27 @@ def invalidate(
     messages: Messages = None,
     template: TemplateName = "path",
     salt: Annotated[
-        str | None, typer.Option(help="Only of the tenant with this `cache_salt`, not of all.")
+        str | None, typer.Option(help="Drop only the trees of the tenant with this `cache_salt`.")
     ] = None,
     state: Annotated[
-        Path | None, typer.Option(help="State of `precompute`, to compute these entities again.")
+        Path | None,
+        typer.Option(
+            help="State file of `precompute`; its next run computes these entities again."
+        ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say which entities are affected.")
+        bool, typer.Option("--dry-run", help="Only name the entities that are affected.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give up the trees that a change of the graph can be in, and no others, in every tier.
+    """Drop the cached trees that a change of the graph touches, and no others, in every tier.
 
-    Name both ends of each edge that is new or gone; the graph may be as before or as after. All
-    position layouts are meant. What stands before the facts must be what `precompute` and your
-    requests say.
+    Name both ends of each edge that was added or removed. The graph may be the one before or after
+    the change. Trees are dropped in all position layouts. Give the same text before the facts as
+    `precompute` and your requests do.
 
-    It is for room, not for truth: KV is found by the tokens of its path, so a new fact is never
-    answered from the KV of an old one.
+    This frees memory; correctness does not need it. KV is found by the tokens of its path, so no
+    answer uses the KV of a fact that has changed.
     """
     from depcache.precompute import PrecomputeSettings, find_trees
     from depcache.precompute import invalidate as invalidate_trees

@@ -64,26 +64,27 @@ app.add_typer(finetune_app, name="finetune")
 @app.command("doctor")
 def doctor(
     server: Annotated[
-        str | None, typer.Option(help="Look at this server too, for example http://host:30000.")
+        str | None, typer.Option(help="Check this server too, for example http://host:30000.")
     ] = None,
     api_key: Annotated[
         str | None, typer.Option(envvar="DEPCACHE_API_KEY", help="Key of that server.")
     ] = None,
     client: Annotated[
-        bool, typer.Option("--client", help="Only what a machine needs that serves no model.")
+        bool, typer.Option("--client", help="Check only what a client machine needs.")
     ] = False,
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", help="Import nothing: versions, entry points and settings, not the hooks."
+            "--quick",
+            help="Import nothing: check versions, entry points and settings, not the hooks.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
 ) -> None:
-    """Say what is installed and in place, and what to do where it is not.
+    """Check what is installed and in place, and say what to do where it is not.
 
-    Only a look for the hooks imports SGLang, which takes ten seconds and more. With --server the
-    running server tells of its own, and nothing is imported here.
+    The check for hooks imports SGLang, which takes ten seconds or more. With --server, the running
+    server reports its own hooks, and nothing is imported here.
 
     Exit code 0 when all is in place, 1 when there is a problem.
     """

@@ -31,11 +31,9 @@ if TYPE_CHECKING:
     from depcache.precompute import Estimate, PrecomputePlan, PrecomputeReport, PrecomputeSettings
     from depcache.precompute import Progress as Moment
 
-System = Annotated[
-    str | None, typer.Option(help="System message of the requests to come; '' for none.")
-]
+System = Annotated[str | None, typer.Option(help="System message of later requests; '' for none.")]
 SystemFile = Annotated[
-    Path | None, typer.Option(help="The same from a file, to the letter; - is stdin.")
+    Path | None, typer.Option(help="File with the system message, used byte for byte; - is stdin.")
 ]
 Messages = Annotated[
     Path | None,
@@ -52,8 +50,8 @@ def precompute(
     entities: Annotated[
         str | None,
         typer.Option(
-            help="top:N, those of most edges; all; or file:PATH, one name a line. "
-            "top:1000, unless --entity names some."
+            help="top:N (the N with most edges), all, or file:PATH (one name a line). "
+            "Default: top:1000, unless --entity names some."
         ),
     ] = None,
     entity: Annotated[
@@ -67,8 +65,8 @@ def precompute(
         typer.Option(
             "--paths",
             min=1,
-            help="Paths of each entity. With pruner none those that `ask` takes: 30. With another, "
-            "which chooses by the question, all paths up to this many: 10000.",
+            help="Most paths of each entity. Default: 30 with pruner none, as for `ask`. Any other "
+            "pruner depends on the question, so every path is computed, up to 10000.",
         ),
     ] = None,
     pruner: PrunerName = DEFAULT_PRUNER,
@@ -78,23 +76,21 @@ def precompute(
     messages: Messages = None,
     template: TemplateName = "path",
     layout: Annotated[str, typer.Option(help="tree, staggered or sequential.")] = "tree",
-    salt: Annotated[
-        str | None, typer.Option(help="The `cache_salt` of the requests to come.")
-    ] = None,
+    salt: Annotated[str | None, typer.Option(help="The `cache_salt` of later requests.")] = None,
     state: Annotated[
-        Path, typer.Option(help="What is done so far; the same file again goes on there.")
+        Path, typer.Option(help="File that keeps the progress; rerun with it to resume.")
     ] = Path("depcache-precompute.jsonl"),
     request_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of one request.")] = 4096,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 4,
     estimate: Annotated[
-        bool, typer.Option("--estimate", help="Only say how much it would be.")
+        bool, typer.Option("--estimate", help="Only estimate the work, and do none.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compute the KV of entities' paths now, so that questions about them find it.
+    """Compute the KV of entities' paths now, so that later questions find it.
 
-    Every option that `ask` and your programs share must be the same here: what stands before a
-    fact decides its KV.
+    The text before a fact decides its KV. So give the options that `ask` and your programs use:
+    system message, template, layout, salt, and retrieval.
     """
     from depcache.precompute import Precomputer, PrecomputeSettings, select_entities
     from depcache.precompute.entities import DEFAULT_ENTITIES, require_entities

@@ -55,7 +55,7 @@ def serve(
     cpu_attention: Annotated[
         CpuAttention | None,
         typer.Option(
-            help="On a CPU: compute the new rows of plain requests only, or as stock SGLang."
+            help="On a CPU: compute the new rows of plain requests only, or all rows as stock SGLang."
         ),
     ] = None,
     queue_order: Annotated[
@@ -69,12 +69,13 @@ def serve(
         float | None, typer.Option(min=0, help="Disk for KV, in GB; needs --host-gb.")
     ] = None,
     disk_folder: Annotated[
-        str | None, typer.Option(help="Where it is; found again after a restart.")
+        str | None,
+        typer.Option(help="Folder of the disk tier; a restarted server finds its KV there."),
     ] = None,
     write_policy: Annotated[
         WritePolicy | None,
         typer.Option(
-            help="Written to disk: what leaves the device; also what was used twice; or all."
+            help="What goes to disk: KV that leaves the device, also KV used twice, or all."
         ),
     ] = None,
     cpu_threads: Annotated[
@@ -84,7 +85,7 @@ def serve(
         bool,
         typer.Option(
             "--experimental",
-            help="Permit what has never been run with DepCache: --tp-size above 1, LoRA, and the "
+            help="Allow what nobody has run with DepCache: --tp-size above 1, LoRA, and the "
             "disk backends mooncake, simm and mori.",
         ),
     ] = False,
@@ -94,7 +95,8 @@ def serve(
     stock: Annotated[
         bool,
         typer.Option(
-            "--stock", help="The baseline: the same SGLang and attention, its own prefix cache."
+            "--stock",
+            help="Start the baseline: the same SGLang with its own prefix cache.",
         ),
     ] = False,
     dry_run: Annotated[
@@ -106,8 +108,8 @@ def serve(
 ) -> None:
     """Start SGLang with DepCache: `depcache serve MODEL [any SGLang flag]`.
 
-    MODEL is a folder or a name, as for `sglang serve`, or `depcache-tiny`, a small model that a
-    checkout of DepCache installs. Every flag that is not listed here goes to SGLang as it is;
+    MODEL is a folder or a name, as for `sglang serve`, or `depcache-tiny`, the small model of
+    `pip install ./models/tiny`. Every flag that is not listed here goes to SGLang unchanged;
     `python -m sglang.launch_server --help` lists them.
 
     Defaults that SGLang does not have: --radix-cache-backend depcache, --page-size 1,
@@ -117,7 +119,7 @@ def serve(
     Without one: --attention-backend torch_native, --device cpu, --sampling-backend pytorch,
     --dtype float32, --mem-fraction-static 0.3 (0.9 if --max-total-tokens bounds the memory).
 
-    The position layout is chosen per request, so there is no flag for it.
+    There is no flag for the position layout: each request chooses it.
     """
     args = list(context.args)
     model = args.pop(0) if args and not args[0].startswith("-") else None

@@ -19,7 +19,8 @@ def status(
     server: Server = DEFAULT_URL,
     api_key: ApiKey = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also every seam, hook, counter and setting.")
+        bool,
+        typer.Option("--verbose", "-v", help="Show every seam, hook, counter and setting too."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -33,12 +33,11 @@ class PrecomputeSettings:
     """The defaults are those of `depcache ask` and of `Client.ask`.
 
     num_hops   edges of the longest path
-    num_paths  paths of each entity. With the pruner `none` they are those that every question
-               gets; None is 30. Any other pruner chooses by the question, so that all paths
-               around an entity are taken, those of fewer hops first, up to this many: what a
-               question then picks is part of them, but where the bound left some out. None is
-               the bound of the expansion, 10,000
-    pruner     the one that questions will be asked with
+    num_paths  most paths of each entity. The pruner `none` gives every question the same paths;
+               None is 30. Any other pruner depends on the question, so every path around an
+               entity is computed, shorter paths first; None is 10,000. A question finds all of
+               its paths cached unless the bound cut some off
+    pruner     the pruner of later questions
     system     the system message; None or "" for none
     messages   a whole chat instead of `system` and the messages of `depcache.render`, for
                programs that write their own; `{{graph_context}}` stands where the facts go
