@@ -55,7 +55,7 @@ def serve(
     cpu_attention: Annotated[
         CpuAttention | None,
         typer.Option(
-            help="On a CPU: compute the new rows of plain requests only, or all rows as stock SGLang."
+            help="On a CPU: compute only the new rows of plain requests, or all as SGLang does."
         ),
     ] = None,
     queue_order: Annotated[
