@@ -22,7 +22,7 @@ from depcache.prompt.wire import forest_from_wire
 from sglang_patches.http.asked_prompt import AskedPrompt, read_asked_prompt
 from sglang_patches.http.control import make_question
 from sglang_patches.http.rejections import num_rejected, trial
-from sglang_patches.observe.stats import to_dot
+from sglang_patches.observe.stats import add_text, to_dot
 from sglang_patches.requests.beginnings import entities_are_beginnings
 from sglang_patches.verify import inspect
 from sglang_patches.version import installed_version
@@ -101,6 +101,8 @@ def add_routes(http_server: Any) -> None:
     ) -> dict[str, Any] | PlainTextResponse:
         """The nodes of the tree, as JSON or for Graphviz."""
         dump = (await _ask(http_server, {"ask": "tree", "limit": limit}))["reply"]
+        tokenizer = http_server._global_state.tokenizer_manager.tokenizer
+        await asyncio.to_thread(add_text, dump, tokenizer)
         return PlainTextResponse(to_dot(dump)) if style == "dot" else dump
 
     @app.post("/depcache/flush", response_model=None)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from depcache.cache import Node
+from depcache.cache.radix import to_tokens
 from sglang_patches.tiers.host.pool import bytes_per_token
 from sglang_patches.tiers.names import DEVICE, DISK, HOST
 
@@ -95,8 +96,14 @@ def _describe_disk(disk: Any) -> dict[str, Any]:
     }
 
 
+MAX_SHOWN_TOKENS = 32
+
+
 def dump_tree(cache: Any, limit: int) -> dict[str, Any]:
-    """The body of GET /depcache/tree: at most `limit` nodes, parents before children."""
+    """The body of GET /depcache/tree: at most `limit` nodes, parents before children.
+
+    Each node has its first `MAX_SHOWN_TOKENS` token ids; `add_text` puts words in their place.
+    """
     numbers: dict[Node, int] = {}
     nodes: list[dict[str, Any]] = []
     for node in cache.tree.nodes():
@@ -116,6 +123,7 @@ def dump_tree(cache: Any, limit: int) -> dict[str, Any]:
                 "namespace": repr(above.root.namespace.parts)
                 if number is None
                 else nodes[number]["namespace"],
+                "tokens": to_tokens(node.key)[:MAX_SHOWN_TOKENS].tolist(),
                 "num_tokens": node.num_tokens,
                 "position": node.home,
                 "tiers": tiers,
@@ -127,11 +135,25 @@ def dump_tree(cache: Any, limit: int) -> dict[str, Any]:
     return {"nodes": nodes, "is_cut": len(nodes) < cache.tree.num_nodes}
 
 
+def add_text(dump: dict[str, Any], tokenizer: Any) -> None:
+    """Replace the `tokens` of each node by its `text`, cut with an ellipsis where it is longer.
+
+    tokenizer  None where the server has none: then there are no words
+    """
+    nodes = dump["nodes"]
+    tokens = [node.pop("tokens") for node in nodes]
+    texts = tokenizer.batch_decode(tokens) if tokenizer is not None else [""] * len(nodes)
+    for node, text in zip(nodes, texts, strict=True):
+        node["text"] = text + "…" * (node["num_tokens"] > MAX_SHOWN_TOKENS)
+
+
 def to_dot(dump: dict[str, Any]) -> str:
     """The tree of `dump_tree` for Graphviz; what is on the device is drawn in a full line."""
     lines = ["digraph depcache {", "  node [shape=box];"]
     for node in dump["nodes"]:
-        label = f"{node['num_tokens']} tokens at {node['position']}\\n{node['hits']} hits"
+        # In a label a backslash begins an escape, and a quote ends it.
+        words = " ".join(node["text"].split()).replace("\\", "\\\\").replace('"', '\\"')
+        label = f"{words}\\n{node['num_tokens']} tokens at {node['position']}, {node['hits']} hits"
         style = "solid" if DEVICE in node["tiers"] else "dashed"
         lines.append(f'  n{node["node"]} [label="{label}", style={style}];')
         if node["parent"] is not None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import count
 from typing import Any
 
@@ -253,12 +254,20 @@ def test_stats_count_what_the_requests_report(served) -> None:
 
 
 def test_the_tree_is_dumped_node_by_node(served) -> None:
-    served.post("/v1/chat/completions", chat(fresh_paths()))
+    paths = fresh_paths()
+    served.post("/v1/chat/completions", chat(paths))
     dump = served.client.get("/depcache/tree", headers=ADMIN).json()
     held = served.client.get("/depcache/stats").json()["tiers"]["device"]
     assert not dump["is_cut"]
     assert [node["node"] for node in dump["nodes"]] == list(range(held["nodes"]))
     assert sum(node["num_tokens"] for node in dump["nodes"]) == held["tokens"]
+    explained = served.post("/depcache/explain", chat(paths)).json()
+    ways: list[str] = []  # what other prompts share cuts a segment into several nodes
+    for node in dump["nodes"]:
+        assert "tokens" not in node
+        ways.append(("" if node["parent"] is None else ways[node["parent"]]) + node["text"])
+    for row in explained["table"]:
+        assert any(way.endswith(row["text"]) for way in ways)
     for node in dump["nodes"]:
         if node["parent"] is not None:
             above = dump["nodes"][node["parent"]]
@@ -273,7 +282,9 @@ def test_the_tree_is_drawn_for_graphviz(served) -> None:
     nodes = served.client.get("/depcache/tree", headers=ADMIN).json()["nodes"]
     assert dot.startswith("digraph")
     assert dot.count("label=") == len(nodes)
-    assert dot.count("->") == sum(node["parent"] is not None for node in nodes)
+    assert len(re.findall(r"^  n\d+ -> n\d+;$", dot, re.M)) == sum(
+        node["parent"] is not None for node in nodes
+    )
 
 
 @pytest.mark.parametrize(

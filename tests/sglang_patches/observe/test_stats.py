@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The picture of the tree: words, whatever stands in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.sglang
+
+
+class Letters:
+    """A tokenizer whose tokens are letters."""
+
+    def batch_decode(self, sequences: list[list[int]]) -> list[str]:
+        return ["".join(map(chr, tokens)) for tokens in sequences]
+
+
+def make_dump(*texts: str) -> dict[str, Any]:
+    from sglang_patches.observe.stats import MAX_SHOWN_TOKENS
+
+    nodes = [
+        {
+            "node": number,
+            "parent": number - 1 if number else None,
+            "tokens": [ord(letter) for letter in text][:MAX_SHOWN_TOKENS],
+            "num_tokens": len(text),
+            "position": 3,
+            "tiers": ["device"] if number else [],
+            "hits": 2,
+        }
+        for number, text in enumerate(texts)
+    ]
+    return {"nodes": nodes, "is_cut": False}
+
+
+def test_nodes_are_shown_by_their_words() -> None:
+    from sglang_patches.observe.stats import add_text, to_dot
+
+    dump = make_dump("Marie Curie", "x" * 40)
+    add_text(dump, Letters())
+    assert [node["text"] for node in dump["nodes"]] == ["Marie Curie", "x" * 32 + "…"]
+    assert to_dot(dump).splitlines()[2:5] == [
+        '  n0 [label="Marie Curie\\n11 tokens at 3, 2 hits", style=dashed];',
+        f'  n1 [label="{"x" * 32}…\\n40 tokens at 3, 2 hits", style=solid];',
+        "  n0 -> n1;",
+    ]
+
+
+def test_no_text_leaves_its_label() -> None:
+    from sglang_patches.observe.stats import add_text, to_dot
+
+    dump = make_dump('a"];\n n9 [label="b\\')
+    add_text(dump, Letters())
+    assert 'label="a\\"]; n9 [label=\\"b\\\\\\n' in to_dot(dump)
+    assert to_dot(dump).count("\n") == 4
+
+
+def test_a_server_without_a_tokenizer_shows_no_words() -> None:
+    from sglang_patches.observe.stats import add_text, to_dot
+
+    dump = make_dump("secret")
+    add_text(dump, None)
+    assert 'label="\\n6 tokens at 3' in to_dot(dump)
