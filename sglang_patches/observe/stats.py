@@ -136,13 +136,9 @@ def dump_tree(cache: Any, limit: int) -> dict[str, Any]:
 
 
 def add_text(dump: dict[str, Any], tokenizer: Any) -> None:
-    """Replace the `tokens` of each node by its `text`, cut with an ellipsis where it is longer.
-
-    tokenizer  None where the server has none: then there are no words
-    """
+    """Replace the `tokens` of each node by its `text`, cut with an ellipsis where it is longer."""
     nodes = dump["nodes"]
-    tokens = [node.pop("tokens") for node in nodes]
-    texts = tokenizer.batch_decode(tokens) if tokenizer is not None else [""] * len(nodes)
+    texts = tokenizer.batch_decode([node.pop("tokens") for node in nodes])
     for node, text in zip(nodes, texts, strict=True):
         node["text"] = text + "…" * (node["num_tokens"] > MAX_SHOWN_TOKENS)
 

@@ -55,11 +55,3 @@ def test_no_text_leaves_its_label() -> None:
     add_text(dump, Letters())
     assert 'label="a\\"]; n9 [label=\\"b\\\\\\n' in to_dot(dump)
     assert to_dot(dump).count("\n") == 4
-
-
-def test_a_server_without_a_tokenizer_shows_no_words() -> None:
-    from sglang_patches.observe.stats import add_text, to_dot
-
-    dump = make_dump("secret")
-    add_text(dump, None)
-    assert 'label="\\n6 tokens at 3' in to_dot(dump)
