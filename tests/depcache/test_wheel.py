@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel that a client installs is small; depcache-tiny's weights are a wheel of their own."""
+"""What is installed is small, depcache-tiny's weights are a wheel of their own, the source is whole."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -61,3 +62,23 @@ def test_the_wheel_of_depcache_tiny_is_the_weights_and_their_card(
     model = {f"model/{file.name}" for file in (ROOT / "models/tiny/depcache_tiny/model").iterdir()}
     ours = {"__init__.py", "README.md", "py.typed", *model}
     assert found == {f"depcache_tiny/{name}" for name in ours}
+
+
+def test_the_source_distribution_has_all_that_is_tracked(tmp_path: Path) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("what belongs to the source is asked of git, and this is no checkout")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
+    tracked = [name for name in listed.stdout.decode().split("\0") if name]
+    for name in tracked:
+        if (ROOT / name).exists():  # not deleted since
+            (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, tmp_path / "source" / name)
+    command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", str(tmp_path / "source")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (made,) = (tmp_path / "source" / "dist").iterdir()
+    with tarfile.open(made) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    ours = {name for name in tracked if name[0] != "." or name.startswith((".ci", ".python"))}
+    compared_with = {name for name in ours if name.startswith("models/tiny/control/")}
+    assert ours - packed == compared_with
