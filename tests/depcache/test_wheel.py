@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is installed is small, depcache-tiny's weights are a wheel of their own, the source is whole."""
+"""What is installed is small, the model is a wheel of its own, the source is whole."""
 
 from __future__ import annotations
 
