@@ -108,8 +108,8 @@ def serve(
 ) -> None:
     """Start SGLang with DepCache: `depcache serve MODEL [any SGLang flag]`.
 
-    MODEL is a folder or a name, as for `sglang serve`, or `depcache-tiny`, the small model of
-    `pip install ./models/tiny`. Every flag that is not listed here goes to SGLang unchanged;
+    MODEL is a folder or a name, as for `sglang serve`, or `depcache-tiny`, a small model to
+    try it with. Every flag that is not listed here goes to SGLang unchanged;
     `python -m sglang.launch_server --help` lists them.
 
     Defaults that SGLang does not have: --radix-cache-backend depcache, --page-size 1,
