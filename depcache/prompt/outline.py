@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The outline: which spans of a text are context, and how they hang together.
+
+The context is one stretch of one text, cut without gaps. What is no fact of its own, a header or a
+remark between two blocks, is a row as well:
+
+    start                                                       stop
+    |  row 0                |  row 1        |  row 2  |  row 3  |
+    | element | element | e | element | ele | element | element |
+    |<------>| |<------>|                                          lens, in code points
+
+What stands before `start` is the system, what stands behind `stop` is the task. So no two spans can
+overlap, and the numbers are small: a length for each element, a count for each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+from depcache.errors import PromptError, shorten
+
+MAX_ELEMENTS = 2**18
+"""Most elements of one outline; a prompt of any model has fewer tokens."""
+
+_KEYS = ("message", "start", "lens", "rows", "parents", "merge")
+
+
+@dataclass(frozen=True, slots=False)
+class Outline:
+    """The context of one prompt, as spans of its text.
+
+    start    code point at which the first row begins
+    lens     code points of each element, at least 1
+    rows     elements of each row, at least 1; the elements follow one another in the text
+    parents  the earlier row that each row hangs below, -1 for none: a row sees the rows above it,
+             and itself. () where all are roots.
+    merge    True: rows below one parent that begin with equal elements become one tree, which is
+             shorter and another text. False: rows stand whole, and only the cache stores their
+             common beginning once.
+    message  number of the message whose text it is; None is the text of a prompt without messages
+
+    An element is encoded by itself, so its tokens depend on no neighbour. Raises PromptError when
+    the numbers cut no text; `check_text` says whether they fit one.
+    """
+
+    start: int
+    lens: tuple[int, ...]
+    rows: tuple[int, ...]
+    parents: tuple[int, ...] = ()
+    merge: bool = False
+    message: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("lens", "rows", "parents"):
+            object.__setattr__(self, name, _read_ints(getattr(self, name), name))
+        if type(self.merge) is not bool:
+            raise PromptError(f"merge of the outline is {shorten(self.merge)}: send true or false")
+        if self.message is not None and (type(self.message) is not int or self.message < 0):
+            raise PromptError(
+                f"message of the outline is {shorten(self.message)}: send the number of a message, "
+                "from 0 on, or null for a prompt without messages"
+            )
+        if type(self.start) is not int or self.start < 0:
+            raise PromptError(
+                f"start of the outline is {shorten(self.start)}: send a code point of the text, "
+                "from 0 on"
+            )
+        if not self.rows:
+            raise PromptError("the outline has no rows: leave it out of a plain prompt")
+        for name in ("lens", "rows"):
+            values = getattr(self, name)
+            if min(values, default=1) < 1:
+                raise PromptError(
+                    f"{min(values)} is among the {name} of the outline: a row has at least one "
+                    "element, an element at least one code point"
+                )
+        if sum(self.rows) != len(self.lens):
+            raise PromptError(
+                f"the rows of the outline have {shorten(sum(self.rows))} elements, but there are "
+                f"{len(self.lens)} lens: send one length for each element"
+            )
+        self._check_parents()
+
+    def _check_parents(self) -> None:
+        if not self.parents:
+            return
+        if len(self.parents) != len(self.rows):
+            raise PromptError(
+                f"the outline has {len(self.rows)} rows and {len(self.parents)} parents: send one "
+                "for each row, or none at all"
+            )
+        way: list[int] = []
+        for row, parent in enumerate(self.parents):
+            while way and way[-1] != parent:
+                way.pop()
+            if parent != -1 and not way:
+                raise PromptError(
+                    f"row {row} of the outline has parent {shorten(parent)}, under which row "
+                    f"{row - 1} does not stand: a parent is the row before, or one above that"
+                )
+            way.append(row)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def stop(self) -> int:
+        """The first code point behind the last row."""
+        return self.start + sum(self.lens)
+
+    @cached_property
+    def row_spans(self) -> list[tuple[int, int]]:
+        """`[start, stop)` of each row, in code points of the text."""
+        ends = list(accumulate(self.lens, initial=self.start))
+        firsts = list(accumulate(self.rows, initial=0))
+        return [(ends[a], ends[b]) for a, b in zip(firsts, firsts[1:], strict=False)]
+
+    def pieces(self, text: str) -> list[str]:
+        """The text of each element, in order. Raises PromptError unless the outline fits."""
+        self.check_text(text)
+        ends = list(accumulate(self.lens, initial=self.start))
+        return [text[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+
+    def check_text(self, text: str) -> None:
+        """Raises PromptError when the outline leaves `text`."""
+        if self.stop > len(text):
+            raise PromptError(
+                f"the outline reaches to code point {shorten(self.stop)}, but the text has "
+                f"{len(text)}: count code points (not bytes, not UTF-16 units) of the text as sent"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """What `from_json` reads; what has its default is left out."""
+        data: dict[str, Any] = {
+            "message": self.message,
+            "start": self.start,
+            "lens": list(self.lens),
+            "rows": list(self.rows),
+        }
+        if self.parents:
+            data["parents"] = list(self.parents)
+        if self.merge:
+            data["merge"] = True
+        return data
+
+    @classmethod
+    def from_json(cls, data: Any) -> Outline:
+        """The outline in a request. O(numbers). Raises PromptError."""
+        if not isinstance(data, Mapping):
+            raise PromptError(f"the outline is {shorten(data)}: send an object")
+        unknown = sorted(str(key) for key in data if key not in _KEYS)
+        missing = [key for key in ("start", "lens", "rows") if key not in data]
+        if unknown or missing:
+            what = f"{shorten(unknown[0])} is no key" if unknown else f"{missing[0]} is missing"
+            raise PromptError(f"{what} of the outline: its keys are {', '.join(_KEYS)}")
+        return cls(**data)
+
+
+def _read_ints(values: Any, name: str) -> tuple[int, ...]:
+    """A tuple of ints; cheap to refuse, since lists arrive from outside."""
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+        raise PromptError(f"{name} of the outline is {shorten(values)}: send a list of ints")
+    if len(values) > MAX_ELEMENTS:
+        raise PromptError(
+            f"{name} of the outline holds {len(values)} numbers, more than {MAX_ELEMENTS}: "
+            "send fewer rows"
+        )
+    if set(map(type, values)) - {int}:
+        wrong = next(value for value in values if type(value) is not int)
+        raise PromptError(f"{shorten(wrong)} is among the {name} of the outline: send ints")
+    return tuple(values)
