@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 from depcache.errors import PromptError, shorten
@@ -29,7 +29,7 @@ MAX_ELEMENTS = 2**18
 _KEYS = ("message", "start", "lens", "rows", "parents", "merge")
 
 
-@dataclass(frozen=True, slots=False)
+@dataclass(frozen=True)
 class Outline:
     """The context of one prompt, as spans of its text.
 
@@ -118,13 +118,13 @@ class Outline:
         """`[start, stop)` of each row, in code points of the text."""
         ends = list(accumulate(self.lens, initial=self.start))
         firsts = list(accumulate(self.rows, initial=0))
-        return [(ends[a], ends[b]) for a, b in zip(firsts, firsts[1:], strict=False)]
+        return [(ends[a], ends[b]) for a, b in pairwise(firsts)]
 
     def pieces(self, text: str) -> list[str]:
         """The text of each element, in order. Raises PromptError unless the outline fits."""
         self.check_text(text)
         ends = list(accumulate(self.lens, initial=self.start))
-        return [text[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+        return [text[a:b] for a, b in pairwise(ends)]
 
     def check_text(self, text: str) -> None:
         """Raises PromptError when the outline leaves `text`."""
