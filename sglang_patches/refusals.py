@@ -80,7 +80,7 @@ _MUST_BE: tuple[tuple[str, tuple[Any, ...], str, str], ...] = (
         "skip_tokenizer_init",
         (False,),
         "--skip-tokenizer-init",
-        "prompts in text form need the server's tokenizer",
+        "prompts with a text need the server's tokenizer",
     ),
 )
 

@@ -320,7 +320,7 @@ class DepCacheTree(BasePrefixCache):
                 return
             namespace, table = prompt
             found = match_segments(self.tree, self.tree.root(namespace), table)
-            in_host, on_disk = found.in_tiers
+            in_host, on_disk = (list(dict.fromkeys(nodes)) for nodes in found.in_tiers)
             self.disk.fetch(on_disk, in_host, req.rid)
         except Exception:
             # It costs the loading. What is wrong with the request is said when it is matched.

@@ -143,6 +143,8 @@ class KVTree:
             upper.slots, node.slots = node.slots[:num_tokens], node.slots[num_tokens:]
             upper.num_resident_children = 1
             self.num_resident += 1
+        else:
+            self.version += 1  # a plan that would load `node` means both halves
         upper.locks = 1 if node.locks else 0
         upper.hits, upper.last_use = node.hits, node.last_use
         upper.born, upper.worth, upper.cost = node.born, node.worth, node.cost

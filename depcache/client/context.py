@@ -12,10 +12,9 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any
 
-from depcache.errors import PromptError
 from depcache.prompt.layout_names import Layout, read_layout
 from depcache.prompt.paths import Path, read_paths
-from depcache.prompt.template import TEMPLATES, Template, get_template
+from depcache.prompt.template import Template, get_template
 
 MARKER = "{{graph_context}}"
 """Stands in a message for the facts, which the transport puts in its place."""
@@ -28,11 +27,6 @@ class GraphContext:
 
     def __init__(self, paths: Iterable[Any], template: str | Template, layout: Layout) -> None:
         self.template = get_template(template)
-        if TEMPLATES.get(self.template.name) != self.template:
-            raise PromptError(
-                f"the template {self.template.name!r} is not registered: call register_template "
-                "here and on the server"
-            )
         self.layout: Layout = read_layout(layout)
         self.paths: list[Path] = list(dict.fromkeys(read_paths(paths)))
         self.text = self.template.flatten(self.paths)
@@ -68,7 +62,7 @@ def graph_context(
     that were not started with `contextvars.copy_context()`.
 
     paths     anything `depcache.prompt.paths.read_paths` takes
-    template  its name, or a registered `Template`
+    template  a `Template`, or the name of one
     layout    position layout of the request
 
     Raises PromptError when a path or the template is unusable.

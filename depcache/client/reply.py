@@ -23,6 +23,9 @@ class ReuseReport:
     missed           computed now
     plain            tokens of a prompt that was served without dependencies
     fallback_reason  why it was; None if it was not, or was meant to be plain
+    differs          in what the answer may differ from that to the flat text under ordinary
+                     attention: "merging" (equal beginnings stand once), "visibility" (facts do not
+                     see each other), "placement" (other positions). () is exact; None is unknown
     retractions      how often the request gave its memory up and was started again. Then it also
                      reuses what was cached meanwhile, which is exact in the layout `tree` only
     """
@@ -36,6 +39,7 @@ class ReuseReport:
     missed: int = 0
     plain: int = 0
     fallback_reason: str | None = None
+    differs: tuple[str, ...] | None = None
     retractions: int = 0
 
     @classmethod
@@ -44,7 +48,15 @@ class ReuseReport:
         if not isinstance(data, Mapping):
             return None
         known = {field.name for field in fields(cls)}
-        return cls(**{key: value for key, value in data.items() if key in known})
+        values = {key: value for key, value in data.items() if key in known}
+        if isinstance(values.get("differs"), list):
+            values["differs"] = tuple(values["differs"])
+        return cls(**values)
+
+    @property
+    def is_exact(self) -> bool:
+        """The answer is that to the flat text under ordinary attention, up to rounding."""
+        return self.differs == ()
 
     @property
     def reused(self) -> int:

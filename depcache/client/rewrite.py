@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turn an OpenAI request that holds graph facts as text into a dependency prompt.
 
-The facts stay in the message as text, in the spelling of their template, and `custom_params`
-names them (the text form of the wire). What is not recognised is left exactly as it was.
+The facts stay in the message as text, in the spelling of their template, and `custom_params` says
+where they stand (the outline of the wire). What is not recognised is left exactly as it was.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,16 +16,14 @@ from depcache.client.context import MARKER, GraphContext
 from depcache.client.notice import UnreadNotice
 from depcache.errors import DepCacheError
 from depcache.prompt.layout_names import Layout
-from depcache.prompt.wire import PREFIX, WireText
+from depcache.prompt.render import HEADING
+from depcache.prompt.template import TEMPLATES
 
 ARROW = " -> "
 MIN_LINES = 2
 """One line with arrows may be prose; two in a row are facts."""
 
-HEADING = "Facts:"
-"""Goes before facts that would open a message: many chat templates trim messages, and the
-newline that starts the facts would be lost."""
-
+PREFIX = "depcache_"
 _FENCE = "```"
 _logger = logging.getLogger("depcache.client")
 
@@ -91,37 +88,43 @@ def rewrite_body(
     slots = _find_texts(body)
     try:
         if context is not None:
-            wire = _place_context(slots, context)
-            if wire is None:
+            params = _place_context(slots, context)
+            if params is None:
                 _logger.warning(
                     "the messages hold neither the facts of graph_context, once, nor %s: "
                     "the request goes out as a plain prompt",
                     MARKER,
                 )
         else:
-            wire = _place_found(slots, layout) if auto else None
+            found, params = _place_found(slots, layout) if auto else (None, None)
             if auto and notice is not None and not notice.is_said:
-                notice.look(_around_facts(slots, wire))
+                notice.look(_around_facts(slots, found))
     except DepCacheError as error:
         _logger.warning("the request goes out as a plain prompt: %s", error)
         return None
-    if wire is None:
+    if params is None:
         return None
     for slot in slots:
         slot.holder[slot.key] = slot.text
-    body["custom_params"] = {**(body.get("custom_params") or {}), **wire.to_params()}
+    body["custom_params"] = {**(body.get("custom_params") or {}), **params}
     return body
 
 
 @dataclass(slots=True)
 class _Slot:
-    """One text of a request: `holder[key]`, with what it shall become in `text`."""
+    """One text of a request: `holder[key]`, with what it shall become in `text`.
+
+    message  number of the message that it is of; None for a prompt without messages
+    before   code points of the same message in front of it, in parts of their own
+    is_ours  whether facts may be placed in it
+    """
 
     holder: Any
     key: Any
     text: str
-    is_message: bool
-    is_ours: bool  # whether facts may be placed in it
+    message: int | None
+    before: int
+    is_ours: bool
 
 
 def _read_line(line: str) -> tuple[str, ...] | None:
@@ -147,24 +150,29 @@ def _may_add_params(body: Mapping[str, Any]) -> bool:
 def _find_texts(body: dict[str, Any]) -> list[_Slot]:
     """Every text of the prompt, in order. Those of the model itself are only looked at."""
     if isinstance(body.get("prompt"), str):
-        return [_Slot(body, "prompt", body["prompt"], is_message=False, is_ours=True)]
+        return [_Slot(body, "prompt", body["prompt"], None, 0, is_ours=True)]
     messages = body.get("messages")
     slots: list[_Slot] = []
-    for message in messages if isinstance(messages, list) else []:
+    for number, message in enumerate(messages if isinstance(messages, list) else []):
         if not isinstance(message, dict):
             continue
         is_ours = message.get("role") != "assistant"
         content = message.get("content")
         if isinstance(content, str):
-            slots.append(_Slot(message, "content", content, is_message=True, is_ours=is_ours))
+            slots.append(_Slot(message, "content", content, number, 0, is_ours))
+        before = 0
         for part in content if isinstance(content, list) else []:
             if isinstance(part, dict) and isinstance(part.get("text"), str):
-                slots.append(_Slot(part, "text", part["text"], is_message=True, is_ours=is_ours))
+                slots.append(_Slot(part, "text", part["text"], number, before, is_ours))
+                before += len(part["text"])
     return slots
 
 
-def _place_context(slots: list[_Slot], context: GraphContext) -> WireText | None:
-    """Bring the caller's facts into shape where they stand; None if that is nowhere, or twice."""
+def _place_context(slots: list[_Slot], context: GraphContext) -> dict[str, Any] | None:
+    """Bring the caller's facts into shape where they stand; None if that is nowhere, or twice.
+
+    Returns the `custom_params` that say so.
+    """
     if not context.paths:
         return None
     flat_text = context.text
@@ -176,51 +184,38 @@ def _place_context(slots: list[_Slot], context: GraphContext) -> WireText | None
             if len(found) > 1 or found[0].text.count(needle) > 1:
                 return None
             start = found[0].text.index(needle)
-            _replace(found[0], start, start + len(needle), flat_text)
-            break
-    else:
-        return None
-    return _make_wire(slots, context)
+            return _place(found[0], start, start + len(needle), context)
+    return None
 
 
-def _place_found(slots: list[_Slot], layout: Layout) -> WireText | None:
-    """Find the longest block of facts in all texts and bring it into shape."""
+def _place_found(
+    slots: list[_Slot], layout: Layout
+) -> tuple[GraphContext | None, dict[str, Any] | None]:
+    """Find the longest block of facts in all texts and bring it into shape.
+
+    Returns the facts and the `custom_params` that say where they stand.
+    """
     found = [(slot, find_block(slot.text)) for slot in slots if slot.is_ours]
     blocks = [(slot, block) for slot, block in found if block is not None]
     if not blocks:
-        return None
+        return None, None
     slot, block = max(blocks, key=lambda pair: len(pair[1].paths))
     context = GraphContext(block.paths, "path", layout)
-    _replace(slot, block.start, block.stop, context.text)
-    return _make_wire(slots, context)
+    return context, _place(slot, block.start, block.stop, context)
 
 
-def _around_facts(slots: list[_Slot], wire: WireText | None) -> list[str]:
+def _around_facts(slots: list[_Slot], context: GraphContext | None) -> list[str]:
     """The texts of all but the model itself, a line in the place of facts that were found."""
     texts = [slot.text for slot in slots if slot.is_ours]
-    return texts if wire is None else [text.replace(wire.flat_text, "\n---") for text in texts]
+    return texts if context is None else [text.replace(context.text, "\n---") for text in texts]
 
 
-def _replace(slot: _Slot, start: int, stop: int, flat_text: str) -> None:
+def _place(slot: _Slot, start: int, stop: int, context: GraphContext) -> dict[str, Any]:
+    """Write the facts of `context` in the place of `[start, stop)`, and say where they stand."""
     before, after = slot.text[:start], slot.text[stop:]
-    if slot.is_message and not before.strip():
+    if slot.message is not None and not before.strip():
         before = HEADING
-    slot.text = before + flat_text + after
-
-
-def _make_wire(slots: list[_Slot], context: GraphContext) -> WireText | None:
-    """The wire form, if the server will find the facts exactly once."""
-    count = 0
-    for slot in slots:
-        start = slot.text.find(context.text)
-        while start >= 0:
-            count += 1
-            start = slot.text.find(context.text, start + 1)
-    if count != 1:
-        return None
-    return WireText(
-        depcache_version=1,
-        depcache_layout=context.layout,
-        depcache_template=context.template.name,
-        depcache_paths=json.dumps(context.paths, ensure_ascii=False, separators=(",", ":")),
-    )
+    slot.text = before + context.text + after
+    outline = context.template.outline(context.paths, slot.before + len(before), slot.message)
+    is_known = TEMPLATES.get(context.template.name) == context.template
+    return outline.to_params(context.layout, context.template.name if is_known else None)

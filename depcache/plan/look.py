@@ -24,7 +24,7 @@ class Look:
     shared     on the device, at the position wanted
     shifted    on the device, at another position
     in_tiers   per tier below the device, the fastest first: there and in none that is faster
-    tier_nodes  the nodes of these, whole: the prompt may end inside the last of a way
+    tier_nodes  the nodes of these, whole and each once: the prompt may end inside the last of a way
     """
 
     matched: list[int]
@@ -94,4 +94,6 @@ def look_up(tree: KVTree, root: Node, table: SegmentTable, *, num_tiers: int | N
                 break
         found.matched.append(at - start)
         ends.append((node, used) if at == stop else None)
+    if table.has_twins:
+        found.tier_nodes = [list(dict.fromkeys(nodes)) for nodes in found.tier_nodes]
     return found

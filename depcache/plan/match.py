@@ -16,8 +16,8 @@ from depcache.plan.segments import SegmentTable
 class Match:
     """What of a prompt is cached, and where.
 
-    nodes    resident nodes, parents before children, with the prompt index (`starts`) and the
-             position (`placed`) of the first token of each
+    nodes    resident nodes, parents before children (a node twice where two segments begin alike),
+             with the prompt index (`starts`) and the position (`placed`) of the first token
     in_tiers  per tier below the device, the fastest first: nodes whose KV is there and in none
              that is faster; with `tier_starts`, as `starts`
     ends     per segment the deepest matched node, None where nothing matched
@@ -54,8 +54,26 @@ def match_segments(
     any_position  all do; for whoever asks what is cached, not what can be used
     num_tiers     tiers below the device that count, from the fastest on; None: all of the tree
 
-    Splits a node where the match ends inside it. O(segments + matched nodes).
+    Splits a node where the match ends inside it. Where segments begin alike, a node may be found
+    twice. O(segments + matched nodes).
     """
+    options = allow_shift, any_position, num_tiers
+    found = _match(tree, root, table, *options)
+    if table.has_twins:
+        # A later segment may have split a node that an earlier one had found whole. Now every
+        # node is cut where one of them ends.
+        found = _match(tree, root, table, *options)
+    return found
+
+
+def _match(
+    tree: KVTree,
+    root: Node,
+    table: SegmentTable,
+    allow_shift: bool,
+    any_position: bool,
+    num_tiers: int | None,
+) -> Match:
     tokens, key = table.tokens, table.key
     num_segments = len(table.starts)
     names = tree.tiers.names[:num_tiers]

@@ -41,8 +41,10 @@ class RequestPlan:
     rows          what each row is
     shared_slots  (num_shared,) int64 slots of the shared rows
     shifted       the shifted rows
-    loaded        nodes whose KV is in host memory, parents before children: the loaded rows
-    num_loaded    their tokens
+    loaded        nodes whose KV is in host memory, parents before children, each once
+    loaded_again  (n,) int64: the loaded rows begin with one for each token of `loaded`; then come n
+                  rows that read the slots of such rows too, by their number among these
+    num_loaded    the loaded rows
     nodes         matched resident nodes, parents before children: lock them while it runs
     ends          per segment the deepest matched node, None where nothing matched
     matched       per segment the number of its leading tokens that matched
@@ -54,6 +56,7 @@ class RequestPlan:
     shared_slots: np.ndarray
     shifted: ShiftedRows
     loaded: list[Node] = field(repr=False)
+    loaded_again: np.ndarray = field(repr=False)
     num_loaded: int
     nodes: list[Node] = field(repr=False)
     ends: list[Node | None] = field(repr=False)
@@ -114,6 +117,10 @@ def plan_request(
 
     loaded_sizes = np.array([node.num_tokens for node in loaded], np.int64)
     loaded_index = _expand(np.array(loaded_starts, np.int64), loaded_sizes)
+    loaded_again = np.empty(0, np.int64)
+    if table.has_twins and loaded:
+        loaded, rows, loaded_again = _load_once(loaded, loaded_sizes)
+        loaded_index = loaded_index[rows]
     moved = np.repeat(home != wanted, sizes)
     if moved.any():
         kept = ~moved
@@ -139,13 +146,43 @@ def plan_request(
         shared_slots=slots,
         shifted=shifted,
         loaded=loaded,
+        loaded_again=loaded_again,
         num_loaded=len(loaded_index),
         nodes=nodes,
         ends=match.ends,
         matched=match.matched,
         num_context=num_context,
-        num_locked=int(sizes.sum()),
+        num_locked=_count_once(nodes) if table.has_twins else int(sizes.sum()),
     )
+
+
+def _load_once(nodes: list[Node], sizes: np.ndarray) -> tuple[list[Node], np.ndarray, np.ndarray]:
+    """Each of `nodes` once, and what its further occurrences read.
+
+    sizes  (len(nodes),) int64, tokens of each
+
+    Returns the nodes; the rows (sum of sizes,) int64 of `nodes` in the order of first occurrences,
+    then further ones; and of the latter, by number among the former, the rows with the same KV.
+    """
+    first: dict[Node, int] = {}
+    is_first = np.zeros(len(nodes), bool)
+    at = 0
+    source = np.empty(len(nodes), np.int64)
+    for i, node in enumerate(nodes):
+        if node not in first:
+            first[node] = at
+            is_first[i] = True
+            at += node.num_tokens
+        source[i] = first[node]
+    starts = np.cumsum(sizes) - sizes
+    rows = np.concatenate(
+        (_expand(starts[is_first], sizes[is_first]), _expand(starts[~is_first], sizes[~is_first]))
+    )
+    return list(first), rows, _expand(source[~is_first], sizes[~is_first])
+
+
+def _count_once(nodes: list[Node]) -> int:
+    return sum(node.num_tokens for node in dict.fromkeys(nodes))
 
 
 def _expand(firsts: np.ndarray, sizes: np.ndarray) -> np.ndarray:

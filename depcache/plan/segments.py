@@ -16,7 +16,7 @@ from depcache.cache.node import Node, Root
 from depcache.cache.radix import TOKEN_BYTES, to_key
 from depcache.cache.tree import KVTree
 from depcache.plan.join_key import make_join_keys
-from depcache.prompt.forest import Forest
+from depcache.prompt.forest import Forest, find_twins
 from depcache.prompt.layout import Layout, token_positions
 
 
@@ -32,6 +32,8 @@ class SegmentTable:
     placed       (S,) list: position of the segment's first token in this prompt
     positions    (num_tokens,) int64: position of every token, by index
     behind       joined root -> what it is computed behind, see `Root.behind`
+    has_twins    two segments with one parent begin with the same token: a cached node may then be
+                 met twice in this prompt
     """
 
     num_tokens: int
@@ -44,6 +46,7 @@ class SegmentTable:
     placed: list[int]
     positions: np.ndarray
     behind: dict[int, bytes] = field(default_factory=dict)
+    has_twins: bool = False
 
     @classmethod
     def make(cls, tokens: np.ndarray, forest: Forest, layout: Layout) -> SegmentTable:
@@ -64,6 +67,7 @@ class SegmentTable:
             parents=parents.tolist(),
             placed=positions[starts].tolist(),
             positions=positions,
+            has_twins=find_twins(tokens, forest) is not None,
         )
         if structure.joins:
             table._hang_joins(forest)

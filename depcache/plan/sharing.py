@@ -51,12 +51,14 @@ class Sharing:
     def add(self, namespace: Hashable, table: SegmentTable) -> int:
         """A new member; its row. O(its segments) and its row of `shared`.
 
-        No two siblings of `table` may begin with the same token, as on the wire.
+        What stands in `table` twice, where segments begin alike, counts once.
         """
         if not self._free_rows:
             self._grow()
         row = self._free_rows.pop()
         runs = self._walk(namespace, table)
+        if table.has_twins:  # the first walk may have split runs that it had passed before
+            runs = list(dict.fromkeys(self._walk(namespace, table)))
         self._runs[row] = runs
         num_tokens: defaultdict[int, int] = defaultdict(int)
         for run in runs:

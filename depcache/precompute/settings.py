@@ -96,15 +96,17 @@ class PrecomputeSettings:
             template=self.template,
             layout=self.layout,
         )
-        messages: list[Any] = prompt.messages
-        if self.messages is not None:
-            messages = [
-                {**message, "content": message["content"].replace(MARKER, prompt.flat_text)}
-                if isinstance(message.get("content"), str)
-                else message
-                for message in self.messages
-            ]
-        return {**self.fields, "messages": messages, **prompt.extra_body}
+        if self.messages is None:
+            return {**self.fields, "messages": prompt.messages, **prompt.extra_body}
+        messages: list[Any] = list(self.messages)
+        params: dict[str, Any] = {}
+        for number, message in enumerate(messages):
+            content = message.get("content")
+            if isinstance(content, str) and MARKER in content:
+                text = content.replace(MARKER, prompt.flat_text)
+                messages[number] = {**message, "content": text}
+                params = prompt.params_in(text, number)
+        return {**self.fields, "messages": messages, "custom_params": params}
 
     def describe(self) -> dict[str, str]:
         """What decides the KV of a path, by name; texts and fields as digests only."""

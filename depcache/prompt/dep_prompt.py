@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from depcache.errors import PromptError
 from depcache.prompt.dependencies import resolve_dependencies
-from depcache.prompt.forest import Forest, IntArray
+from depcache.prompt.forest import Forest, IntArray, find_twins
 from depcache.prompt.layout import Layout, read_layout, token_positions
 from depcache.prompt.nodes import Content, LinearNode, PromptNode, TreeNode
+from depcache.prompt.outline import Outline
 from depcache.prompt.prefix_tree import merge_sequences
 from depcache.prompt.template import Template
 from depcache.prompt.tokenization import PromptTokenizer, get_prompt_tokenizer
@@ -26,9 +27,9 @@ from depcache.prompt.wire import (
     WireIds,
     WireText,
     forest_from_wire,
+    outline_of_paths,
     parse_wire,
     read_input_ids,
-    split_text,
 )
 from flashinfer_masks.dense import visible_ref
 
@@ -60,7 +61,7 @@ class DepPrompt:
     context_nodes    the nodes that the context came from; () when it came from the wire
     tokenizer        what `segments` decodes with; None shows no text
 
-    Made by `from_paths` (the usual three nodes), `from_nodes` and `from_wire`.
+    Made by `from_paths` (the usual three nodes), `from_nodes`, `from_outline` and `from_wire`.
 
     The separator that every line of the context starts with ("\\n") counts to the system, when
     a tokenizer keeps it apart, as most do: it would be the one root of all entities, and there
@@ -127,10 +128,9 @@ class DepPrompt:
             inner = chain[1:] if has_system else chain
             before = [token for other in inner for token in _join(encoded[other])]
             sequences += [before + sequence for sequence in own] if before else own
-        lead = _common_lead(nodes, sequences, tokenizer)
-        if lead:
-            system += lead
-            sequences = [sequence[len(lead) :] for sequence in sequences]
+        leads = {node.lead for node in nodes if node.lead is not None}
+        if tokenizer is not None and len(leads) == 1:
+            system, sequences = _cut_lead(system, sequences, tokenizer, leads.pop())
 
         context, lens, parents = merge_sequences(sequences)
         tokens = np.array(system + context + task, np.int64)
@@ -171,31 +171,71 @@ class DepPrompt:
 
     @classmethod
     def from_text(
-        cls,
-        text: str,
-        wire: WireText,
-        *,
-        tokenizer: Any,
-        context: type[TreeNode] = TreeNode,
-        add_special_tokens: bool = False,
+        cls, text: str, wire: WireText, *, tokenizer: Any, add_special_tokens: bool = False
     ) -> DepPrompt:
         """The prompt of a rendered chat in which the flat paths of `wire` stand.
 
-        context  what the paths are made into
-
-        Raises PromptError unless they stand there exactly once; see also `from_nodes`.
+        Raises PromptError unless they stand there exactly once; see also `from_outline`.
         """
-        system, task = split_text(text, wire)
-        nodes = [
-            LinearNode("system", system),
-            context("context", wire.paths, wire.template),
-            LinearNode("task", task),
-        ]
-        return cls.from_nodes(
-            nodes,
+        return cls.from_outline(
+            text,
+            outline_of_paths(text, wire),
             tokenizer=tokenizer,
             layout=wire.layout,
             add_special_tokens=add_special_tokens,
+        )
+
+    @classmethod
+    def from_outline(
+        cls,
+        text: str,
+        outline: Outline,
+        *,
+        tokenizer: Any,
+        layout: Layout = "tree",
+        add_special_tokens: bool = False,
+        closing: Sequence[int] = (),
+    ) -> DepPrompt:
+        """The prompt of `text`, as it is after the chat template.
+
+        outline  its context; what stands before is the system, what stands behind is the task
+        closing  tokens that go behind each row of one element
+
+        The other arguments are those of `from_nodes`. Special tokens count in system and task
+        alone. Raises PromptError when the outline does not fit the text, an element has no token,
+        or the task has none.
+        """
+        tokenizer = get_prompt_tokenizer(tokenizer)
+        layout = read_layout(layout)
+        pieces = outline.pieces(text)
+        lead = outline.lead_of(pieces) if outline.merge and outline.lead else ""
+        before, behind = text[: outline.start], text[outline.stop :]
+        system = tokenizer.encode_text(before, first=True)
+        rows = _join_elements(tokenizer.encode_elements(pieces), outline.rows, list(closing))
+        task = tokenizer.encode_text(behind)
+        if not task:
+            raise PromptError("the task has no tokens: let some text follow the facts")
+        if add_special_tokens:
+            system = tokenizer.leading_special_ids() + system
+        num_flat_tokens = len(system) + sum(map(len, rows)) + len(task)
+        if outline.merge:
+            above: list[list[int]] = []
+            for own, parent in zip(rows, outline.parents or (-1,) * len(rows), strict=True):
+                above.append(above[parent] + own if parent >= 0 else own)
+            system, sequences = _cut_lead(system, above, tokenizer, lead)
+            context, lens, parents = merge_sequences(sequences)
+        else:
+            context = _join(rows)
+            lens, parents = list(map(len, rows)), list(outline.parents) or [-1] * len(rows)
+        tokens = np.array(system + context + task, np.int64)
+        tokens.flags.writeable = False
+        return cls(
+            forest=Forest.make(len(tokens), len(system), lens, parents),
+            tokens=tokens,
+            layout=layout,
+            num_flat_tokens=num_flat_tokens,
+            context_nodes=(),
+            tokenizer=tokenizer,
         )
 
     @classmethod
@@ -209,7 +249,7 @@ class DepPrompt:
         """
         wire = parse_wire(custom_params)
         if not isinstance(wire, WireIds):
-            form = "no depcache_ keys" if wire is None else "the text form"
+            form = "no depcache_ keys" if wire is None else "data beside a text"
             raise PromptError(f"custom_params has {form}: DepPrompt.from_wire reads the ids form")
         tokens = read_input_ids(input_ids)
         forest = forest_from_wire(tokens, wire)
@@ -226,9 +266,12 @@ class DepPrompt:
         )
 
     def to_wire(self) -> tuple[list[int], dict[str, Any]]:
-        """`input_ids` and `custom_params` of a request: the ids form, version 1."""
+        """`input_ids` and `custom_params` of a request: the ids form.
+
+        Version 1, unless segments with one parent begin alike.
+        """
         wire = WireIds(
-            depcache_version=1,
+            depcache_version=1 if find_twins(self.tokens, self.forest) is None else 2,
             depcache_layout=self.layout,
             depcache_system_len=self.forest.system_len,
             depcache_segment_lens=self.forest.lens.tolist(),
@@ -293,15 +336,27 @@ def _join(sequences: list[list[int]]) -> list[int]:
     return [token for sequence in sequences for token in sequence]
 
 
-def _common_lead(
-    nodes: Sequence[PromptNode], sequences: list[list[int]], tokenizer: PromptTokenizer | None
-) -> list[int]:
-    """Ids of the separator that starts every line, if they also start every sequence."""
-    leads = {node.lead for node in nodes if node.lead is not None}
-    if tokenizer is None or len(leads) != 1:
-        return []
-    lead = list(tokenizer.encode_lead(leads.pop()))
-    num_lead = len(lead)
-    if lead and all(len(s) > num_lead and s[:num_lead] == lead for s in sequences):
-        return lead
-    return []
+def _join_elements(
+    elements: Sequence[Sequence[int]], rows: Sequence[int], closing: list[int]
+) -> list[list[int]]:
+    """Ids of each row, of elements that follow one another; `rows` counts them."""
+    joined: list[list[int]] = []
+    at = 0
+    for num_elements in rows:
+        row: list[int] = []
+        for ids in elements[at : at + num_elements]:
+            row += ids
+        joined.append(row + closing if num_elements == 1 else row)
+        at += num_elements
+    return joined
+
+
+def _cut_lead(
+    system: list[int], sequences: list[list[int]], tokenizer: PromptTokenizer, lead: str
+) -> tuple[list[int], list[list[int]]]:
+    """Move the separator that starts every line to the system, if it has tokens of its own."""
+    ids = list(tokenizer.encode_lead(lead)) if lead else []
+    num_ids = len(ids)
+    if ids and all(len(s) > num_ids and s[:num_ids] == ids for s in sequences):
+        return system + ids, [sequence[num_ids:] for sequence in sequences]
+    return system, sequences

@@ -187,6 +187,21 @@ class Forest:
         return cls(structure)
 
 
+def find_twins(tokens: IntArray, forest: Forest) -> tuple[int, int] | None:
+    """Returns two segments with one parent that begin with the same token; None if there are none.
+
+    tokens  (num_tokens,) int64, in pre-order
+    """
+    first_tokens = tokens[forest.starts]
+    order = np.lexsort((first_tokens, forest.parents))
+    parents, first_tokens = forest.parents[order], first_tokens[order]
+    same = (parents[1:] == parents[:-1]) & (first_tokens[1:] == first_tokens[:-1])
+    if not same.any():
+        return None
+    k = int(np.argmax(same))
+    return int(order[k]), int(order[k + 1])
+
+
 def _read_int(value: object, what: str) -> int:
     if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
         raise PromptError(f"{what} is {shorten(value)}: it must be an int")

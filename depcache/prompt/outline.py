@@ -16,17 +16,17 @@ overlap, and the numbers are small: a length for each element, a count for each 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any
 
 from depcache.errors import PromptError, shorten
 
-MAX_ELEMENTS = 2**18
+MAX_ELEMENTS = 2**20
 """Most elements of one outline; a prompt of any model has fewer tokens."""
 
-_KEYS = ("message", "start", "lens", "rows", "parents", "merge")
+_KEYS = ("message", "start", "lens", "rows", "parents", "merge", "lead")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,11 @@ class Outline:
     merge    True: rows below one parent that begin with equal elements become one tree, which is
              shorter and another text. False: rows stand whole, and only the cache stores their
              common beginning once.
-    message  number of the message whose text it is; None is the text of a prompt without messages
+    message  number of the message whose text it is; None is the text of a prompt without messages.
+             A message of several texts is these one behind the other; the context lies in one
+    lead     code points that all rows without a parent begin with, a separator such as "\\n". With
+             `merge` it counts to the system, where the tokenizer keeps it apart: else it would be
+             the one root of all rows.
 
     An element is encoded by itself, so its tokens depend on no neighbour. Raises PromptError when
     the numbers cut no text; `check_text` says whether they fit one.
@@ -53,6 +57,7 @@ class Outline:
     parents: tuple[int, ...] = ()
     merge: bool = False
     message: int | None = None
+    lead: int = 0
 
     def __post_init__(self) -> None:
         for name in ("lens", "rows", "parents"):
@@ -64,11 +69,13 @@ class Outline:
                 f"message of the outline is {shorten(self.message)}: send the number of a message, "
                 "from 0 on, or null for a prompt without messages"
             )
-        if type(self.start) is not int or self.start < 0:
-            raise PromptError(
-                f"start of the outline is {shorten(self.start)}: send a code point of the text, "
-                "from 0 on"
-            )
+        for name in ("start", "lead"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 0:
+                raise PromptError(
+                    f"{name} of the outline is {shorten(value)}: send a number of code points, "
+                    "from 0 on"
+                )
         if not self.rows:
             raise PromptError("the outline has no rows: leave it out of a plain prompt")
         for name in ("lens", "rows"):
@@ -126,6 +133,27 @@ class Outline:
         ends = list(accumulate(self.lens, initial=self.start))
         return [text[a:b] for a, b in pairwise(ends)]
 
+    def lead_of(self, pieces: Sequence[str]) -> str:
+        """The text that all rows without a parent begin with; PromptError unless they do."""
+        firsts = accumulate(self.rows[:-1], initial=0)
+        above = self.parents or (-1,) * self.num_rows
+        begins = {
+            pieces[first][: self.lead]
+            for first, parent in zip(firsts, above, strict=True)
+            if parent < 0
+        }
+        lead = begins.pop()
+        if begins or len(lead) != self.lead:
+            raise PromptError(
+                f"lead of the outline is {self.lead}, but its rows do not all begin with the same "
+                f"text {shorten(lead)}: send 0, or the length of the separator before each row"
+            )
+        return lead
+
+    def moved(self, start: int, message: int | None = None) -> Outline:
+        """The same outline of another text, in which the context begins at `start`."""
+        return replace(self, start=start, message=message)
+
     def check_text(self, text: str) -> None:
         """Raises PromptError when the outline leaves `text`."""
         if self.stop > len(text):
@@ -146,7 +174,22 @@ class Outline:
             data["parents"] = list(self.parents)
         if self.merge:
             data["merge"] = True
+        if self.lead:
+            data["lead"] = self.lead
         return data
+
+    def to_params(self, layout: str, template: str | None = None) -> dict[str, Any]:
+        """The `custom_params` of a request, version 2 of the wire.
+
+        layout    position layout of the request
+        template  name of the template that wrote the rows, if any
+        """
+        params = {
+            "depcache_version": 2,
+            "depcache_layout": layout,
+            "depcache_outline": self.to_json(),
+        }
+        return params if template is None else {**params, "depcache_template": template}
 
     @classmethod
     def from_json(cls, data: Any) -> Outline:
@@ -159,6 +202,26 @@ class Outline:
             what = f"{shorten(unknown[0])} is no key" if unknown else f"{missing[0]} is missing"
             raise PromptError(f"{what} of the outline: its keys are {', '.join(_KEYS)}")
         return cls(**data)
+
+
+def outline_schema(schema: dict[str, Any]) -> None:
+    """Write the keys of an outline into the JSON Schema of the object that holds it."""
+    ints = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 1}}
+    above = {"type": "array", "items": {"type": "integer", "minimum": -1}}
+    count = {"type": "integer", "minimum": 0}
+    schema |= {
+        "properties": {
+            "message": {"anyOf": [count, {"type": "null"}]},
+            "start": count,
+            "lens": ints,
+            "rows": ints,
+            "parents": above,
+            "merge": {"type": "boolean"},
+            "lead": count,
+        },
+        "required": ["start", "lens", "rows"],
+        "additionalProperties": False,
+    }
 
 
 def _read_ints(values: Any, name: str) -> tuple[int, ...]:

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write retrieved paths into an OpenAI chat request that any server understands.
 
-The facts stand in the message as plain text, and `extra_body` names the same paths. A DepCache
-server finds the text and puts the dependency tree in its place; one that ignores unknown
-fields answers from the text. So the answer is right either way, and fast with DepCache.
+The facts stand in the message as plain text, and `extra_body` says where (their outline). A
+DepCache server puts the dependency tree in the place of the text; one that ignores unknown fields
+answers from the text. So the answer is right either way, and fast with DepCache.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from depcache.errors import PromptError, shorten
 from depcache.prompt.layout_names import Layout, read_layout
+from depcache.prompt.outline import Outline
 from depcache.prompt.paths import read_paths
 from depcache.prompt.template import TEMPLATES, Template, get_template
 
@@ -24,12 +24,17 @@ DEFAULT_SYSTEM = (
 )
 
 
+HEADING = "Facts:"
+"""Goes before the facts. Many chat templates trim messages, and the newline that starts the facts
+would be lost at the beginning of one."""
+
+
 @dataclass(frozen=True)
 class RenderedPrompt:
     """What `client.chat.completions.create(model=..., messages=..., extra_body=...)` takes.
 
     messages    OpenAI messages: a system message, unless it is empty, and a user message
-    extra_body  {"custom_params": ...}, the text form of the wire; {} when there are no paths.
+    extra_body  {"custom_params": ...}, the outline of the facts; {} when there are no paths.
                 Leave it out for a server that refuses unknown fields, as OpenAI's own does.
     flat_text   the facts as they stand in the user message
     """
@@ -37,6 +42,28 @@ class RenderedPrompt:
     messages: list[dict[str, str]]
     extra_body: dict[str, Any]
     flat_text: str
+
+    def params_in(self, text: str, message: int | None = None) -> dict[str, Any]:
+        """`custom_params` for another text in which the facts stand once.
+
+        message  number of the message that `text` is; None for a prompt without messages: of
+                 `/generate`, `/v1/completions` and an engine, where the caller has run the chat
+                 template
+
+        Returns {} where there are no facts. Raises PromptError when they do not stand in
+        `text`, or twice.
+        """
+        params = self.extra_body.get("custom_params")
+        if params is None:
+            return {}
+        start = text.find(self.flat_text)
+        if start < 0 or text.find(self.flat_text, start + 1) >= 0:
+            raise PromptError(
+                f"the text has the facts {'twice' if start >= 0 else 'nowhere'}, "
+                f"{shorten(self.flat_text)}: write them into it once, as `flat_text` has them"
+            )
+        outline = Outline.from_json(params["depcache_outline"]).moved(start, message)
+        return {**params, "depcache_outline": outline.to_json()}
 
 
 def render(
@@ -52,37 +79,23 @@ def render(
     paths     anything `depcache.prompt.paths.read_paths` takes; none is allowed
     question  goes behind the facts
     system    the system message; None or "" for no system message
-    template  its name, or a registered `Template`: the server finds it by name
+    template  a `Template`, or the name of one
     layout    position layout of the request
 
-    Raises PromptError when a path, the question or the template is unusable, or the text of
-    the facts stands in `system` or `question` once more.
+    Raises PromptError when a path, the question or the template is unusable.
     """
     template = get_template(template)
-    if TEMPLATES.get(template.name) != template:
-        raise PromptError(
-            f"the template {template.name!r} is not registered: call register_template here and "
-            "on the server"
-        )
     layout = read_layout(layout)
     if not isinstance(question, str) or not question.strip():
         raise PromptError(f"the question is {shorten(question)}: send some text")
     lines = list(dict.fromkeys(read_paths(paths)))
     flat_text = template.flatten(lines)
-    user = f"Facts:{flat_text}\n\nQuestion: {question}" if lines else question
+    user = f"{HEADING}{flat_text}\n\nQuestion: {question}" if lines else question
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": user})
     if not lines:
         return RenderedPrompt(messages, {}, "")
-    # Here, because it brings numpy and pydantic, which a client may do without until it asks.
-    from depcache.prompt.wire import WireText, split_text
-
-    wire = WireText(
-        depcache_version=1,
-        depcache_layout=layout,
-        depcache_template=template.name,
-        depcache_paths=json.dumps(lines, ensure_ascii=False, separators=(",", ":")),
-    )
-    # Refuse here, with the text at hand, what the server would have to refuse.
-    split_text("".join(message["content"] for message in messages), wire)
-    return RenderedPrompt(messages, {"custom_params": wire.to_params()}, flat_text)
+    outline = template.outline(lines, start=len(HEADING), message=len(messages) - 1)
+    is_known = TEMPLATES.get(template.name) == template
+    params = outline.to_params(layout, template.name if is_known else None)
+    return RenderedPrompt(messages, {"custom_params": params}, flat_text)

@@ -18,6 +18,7 @@ from itertools import chain
 from typing import Any
 
 from depcache.errors import PromptError, shorten
+from depcache.prompt.outline import Outline
 from depcache.prompt.paths import Path
 
 
@@ -98,6 +99,21 @@ class Template:
     def flatten(self, paths: Iterable[Path]) -> str:
         """The flat text: every path in order, whole duplicates left out, prefixes repeated."""
         return "".join(chain.from_iterable(map(self.pieces, self.lines(paths))))
+
+    def outline(self, paths: Iterable[Path], start: int, message: int | None = None) -> Outline:
+        """The outline of `flatten(paths)` where it begins at `start`: rows that merge into trees.
+
+        start, message  as for `Outline`
+        """
+        pieces = [self.pieces(line) for line in self.lines(paths)]
+        return Outline(
+            start=start,
+            lens=tuple(len(piece) for line in pieces for piece in line),
+            rows=tuple(map(len, pieces)),
+            merge=True,
+            message=message,
+            lead=len(self.lead),
+        )
 
 
 TEMPLATES: dict[str, Template] = {

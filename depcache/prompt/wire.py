@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wire form, version 1: flat `custom_params` that say how a prompt depends on itself.
+"""The wire form: flat `custom_params` that say how a prompt depends on itself.
 
 They travel in SGLang's `sampling_params.custom_params` (the top-level `custom_params` of the
-OpenAI routes). Two forms; all keys start with "depcache_", other keys are none of ours:
+OpenAI routes). All keys start with "depcache_", other keys are none of ours. The forms:
 
-    ids     next to `input_ids` in pre-order: system length, segment lengths, segment parents
-    text    next to a text that contains `template.flatten(paths)` exactly once: the server
-            replaces that stretch by the tree; a server without DepCache reads it as plain text
+    ids      next to `input_ids` in pre-order: system length, segment lengths, segment parents.
+             Version 2 allows segments with one parent that begin alike
+    outline  version 2, next to a text: which spans of it are context, and how they hang together.
+             The text stands once, and a server without DepCache reads it as plain text
+    text     version 1, next to a text that contains `template.flatten(paths)` exactly once: the
+             server takes it as the outline of these paths
 
 `python -m depcache.prompt.wire` prints the JSON Schema, which is `schema.json` beside this file.
 """
@@ -23,13 +26,14 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, FailFast, Field, TypeAdapter, ValidationError
 
 from depcache.errors import PromptError, explain_validation, shorten
-from depcache.prompt.forest import Forest, IntArray
+from depcache.prompt.forest import Forest, IntArray, find_twins
 from depcache.prompt.layout import Layout
+from depcache.prompt.outline import Outline, outline_schema
 from depcache.prompt.paths import Path, read_paths
 from depcache.prompt.template import get_template
 
 PREFIX = "depcache_"
-SUPPORTED_VERSIONS = (1,)
+SUPPORTED_VERSIONS = (1, 2)
 
 MAX_PATHS_BYTES = 4 * 2**20
 """Longest `depcache_paths`, in bytes of UTF-8."""
@@ -50,7 +54,7 @@ class _Wire(BaseModel):
         json_schema_extra={"patternProperties": {f"^(?!{PREFIX})": {}}},
     )
 
-    depcache_version: Literal[1] = Field(description="Version of the wire form.")
+    depcache_version: Literal[1, 2] = Field(description="Version of the wire form.")
     depcache_layout: Layout = Field("tree", description="Position layout of the request.")
 
     @property
@@ -72,13 +76,14 @@ class WireIds(_Wire):
     )
     depcache_segment_parents: _Ints = Field(
         description="Parent of each segment: the number of an earlier segment, or -1 for a root. "
-        "No two segments with one parent start with the same token."
+        "In version 1 no two segments with one parent start with the same token."
     )
 
 
 class WireText(_Wire):
     """The text form: the paths whose flat text stands in the prompt exactly once."""
 
+    depcache_version: Literal[1] = Field(description="Version of the wire form.")
     depcache_template: str = Field("path", description="Name of the template that wrote the text.")
     depcache_paths: str = Field(
         description="JSON text: a list of paths, a path being a list of at least one string.",
@@ -133,15 +138,49 @@ class WireText(_Wire):
         return get_template(self.depcache_template).flatten(self.paths)
 
 
+class WireOutline(_Wire):
+    """The outline form: the spans of the prompt's own text that are context."""
+
+    depcache_version: Literal[2] = Field(description="Version of the wire form.")
+    depcache_outline: dict[str, Any] = Field(
+        description="The spans, see `depcache.prompt.outline.Outline`: the context is one stretch "
+        "of one text, rows without gaps, each cut into elements.",
+        json_schema_extra=outline_schema,
+    )
+    depcache_template: str | None = Field(
+        None,
+        description="Name of the template that wrote the rows, where they are paths. Only "
+        "/depcache/invalidate reads it: there a row of one element stands for all paths of it.",
+    )
+
+    @cached_property
+    def outline(self) -> Outline:
+        """The spans; PromptError when they are none."""
+        return Outline.from_json(self.depcache_outline)
+
+    @classmethod
+    def of(cls, outline: Outline, layout: Layout, template: str | None = None) -> WireOutline:
+        """The wire form of an outline."""
+        return cls.model_validate(outline.to_params(layout, template))
+
+    def to_params(self) -> dict[str, Any]:
+        return self.model_dump(exclude_none=True, exclude={"depcache_outline"}) | {
+            "depcache_outline": self.depcache_outline  # its null is a value
+        }
+
+
+_FORMS: dict[int, tuple[type[_Wire], ...]] = {1: (WireIds, WireText), 2: (WireIds, WireOutline)}
+
+
 def parse_wire(
     custom_params: Mapping[Any, Any] | None, *, max_paths: int | None = None
-) -> WireIds | WireText | None:
+) -> WireIds | WireText | WireOutline | None:
     """The dependency data of a request; None when it has none and is a plain prompt.
 
-    max_paths  refuse more paths than this before anything is made of them
+    max_paths  refuse more paths or rows than this before anything is made of them
 
     Checks everything that can be checked without the prompt. Raises PromptError when a
-    depcache_ key is unknown, missing or malformed, both forms are mixed, or the version is
+    depcache_ key is unknown, missing or malformed, two forms are mixed, or the version is
     not supported. Keys without the prefix are left alone.
     """
     if custom_params is None:
@@ -155,6 +194,27 @@ def parse_wire(
     }
     if not params:
         return None
+    wire = _read_form(params)
+    if isinstance(wire, WireText):
+        get_template(wire.template)
+        num_rows, name = len(wire.rows), "depcache_paths"
+    elif isinstance(wire, WireOutline):
+        num_rows, name = wire.outline.num_rows, "depcache_outline"
+    else:
+        return wire
+    if max_paths is not None and num_rows > max_paths:
+        raise PromptError(
+            f"{name} holds {num_rows} {'paths' if name == 'depcache_paths' else 'rows'}, and this "
+            f"server takes at most {max_paths}, one for each token of the model's context: send "
+            "fewer paths"
+        )
+    if isinstance(wire, WireText):
+        _ = wire.paths  # read now, so that all that is wrong is known here
+    return wire
+
+
+def _read_form(params: dict[str, Any]) -> WireIds | WireText | WireOutline:
+    """The form that the keys belong to, its values checked."""
     # The version comes first: what a newer one holds cannot be judged here.
     if "depcache_version" not in params:
         raise PromptError(f"depcache_version is missing: send {SUPPORTED_VERSIONS[-1]}")
@@ -165,33 +225,26 @@ def parse_wire(
             f"{', '.join(map(str, SUPPORTED_VERSIONS))}"
         )
     shared = set(_Wire.model_fields)
-    ids_keys, text_keys = set(WireIds.model_fields) - shared, set(WireText.model_fields) - shared
-    unknown = sorted(set(params) - shared - ids_keys - text_keys)
+    keys = {form: set(form.model_fields) - shared for form in _FORMS[version]}
+    known = shared.union(*keys.values())
+    unknown = sorted(set(params) - known)
     if unknown:
         raise PromptError(
             f"{shorten(unknown[0])} is no key of version {version}: the keys are "
-            f"{', '.join(sorted(shared | ids_keys | text_keys))}"
+            f"{', '.join(sorted(known))}"
         )
-    is_ids, is_text = bool(ids_keys & set(params)), bool(text_keys & set(params))
-    if is_ids == is_text:
-        found = "keys of both forms" if is_ids else "no prompt structure"
+    found = [form for form in keys if not keys[form].isdisjoint(params)]
+    if len(found) != 1:
+        what = "keys of both forms" if found else "no prompt structure"
         raise PromptError(
-            f"custom_params has {found}: send either {', '.join(sorted(ids_keys))}, "
-            f"or {', '.join(sorted(text_keys))}"
+            f"custom_params has {what}: send either "
+            f"{', or '.join(', '.join(sorted(own)) for own in keys.values())}"
         )
     try:
-        if is_ids:
-            return WireIds.model_validate(params)
-        wire = WireText.model_validate(params)
+        wire = found[0].model_validate(params)
     except ValidationError as error:
         raise PromptError(explain_validation(error)) from None
-    get_template(wire.template)
-    if max_paths is not None and len(wire.rows) > max_paths:
-        raise PromptError(
-            f"depcache_paths holds {len(wire.rows)} paths, and this server takes at most "
-            f"{max_paths}, one for each token of the model's context: send fewer paths"
-        )
-    _ = wire.paths  # read now, so that all that is wrong is known here
+    assert isinstance(wire, WireIds | WireText | WireOutline)
     return wire
 
 
@@ -200,8 +253,8 @@ def forest_from_wire(input_ids: Any, wire: WireIds) -> Forest:
 
     input_ids  all prompt tokens in pre-order: list, `array.array` or NumPy array of ints
 
-    Raises PromptError when the numbers do not describe these tokens, or two siblings start
-    with the same token: they would be one node of the cached prefix tree.
+    Raises PromptError when the numbers do not describe these tokens, or in version 1 two siblings
+    start with the same token: there they are one node of the prompt's tree.
     """
     tokens = read_input_ids(input_ids)
     forest = Forest.make(
@@ -210,15 +263,12 @@ def forest_from_wire(input_ids: Any, wire: WireIds) -> Forest:
         wire.depcache_segment_lens,
         wire.depcache_segment_parents,
     )
-    first_tokens = tokens[forest.starts]
-    order = np.lexsort((first_tokens, forest.parents))
-    parents, first_tokens = forest.parents[order], first_tokens[order]
-    same = (parents[1:] == parents[:-1]) & (first_tokens[1:] == first_tokens[:-1])
-    if same.any():
-        k = int(np.argmax(same))
+    twins = find_twins(tokens, forest) if wire.depcache_version == 1 else None
+    if twins is not None:
+        parent, first_token = forest.parents[twins[0]], tokens[forest.starts[twins[0]]]
         raise PromptError(
-            f"segments {order[k]} and {order[k + 1]} have the same parent {parents[k]} and both "
-            f"start with token {first_tokens[k]}: merge the tokens they share into one segment"
+            f"segments {twins[0]} and {twins[1]} have the same parent {parent} and both "
+            f"start with token {first_token}: merge the tokens they share into one segment"
         )
     return forest
 
@@ -250,6 +300,15 @@ def read_input_ids(input_ids: Any) -> IntArray:
     return tokens.astype(np.int64)
 
 
+def outline_of_paths(text: str, wire: WireText) -> Outline:
+    """The outline of the paths that stand in `text`, which is as it is after the chat template.
+
+    Raises PromptError unless they stand there exactly once.
+    """
+    system, _ = split_text(text, wire)
+    return get_template(wire.template).outline(wire.paths, len(system))
+
+
 def split_text(text: str, wire: WireText) -> tuple[str, str]:
     """The text before the flat paths (the system) and the text behind them (the task).
 
@@ -273,11 +332,11 @@ def split_text(text: str, wire: WireText) -> tuple[str, str]:
 
 
 def make_schema() -> dict[str, Any]:
-    """The JSON Schema of the dependency data in `custom_params`, both forms."""
-    schema = TypeAdapter(WireIds | WireText).json_schema()
+    """The JSON Schema of the dependency data in `custom_params`, in all forms."""
+    schema = TypeAdapter(WireIds | WireText | WireOutline).json_schema()
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "DepCache custom_params, version 1",
+        "title": "DepCache custom_params, versions 1 and 2",
         **schema,
     }
 

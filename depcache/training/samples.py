@@ -19,10 +19,10 @@ from depcache.errors import ConfigError, shorten
 from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.forest import Forest, IntArray
 from depcache.prompt.layout import LAYOUTS, Layout, token_positions
+from depcache.prompt.outline import Outline
 from depcache.prompt.render import DEFAULT_SYSTEM, render
 from depcache.prompt.template import Template
 from depcache.prompt.tokenization import PromptTokenizer
-from depcache.prompt.wire import WireText, parse_wire
 from depcache.training.examples import Example
 
 IGNORED = -100
@@ -169,9 +169,8 @@ class Encoder:
         text = self._chat(rendered.messages)
         if not example.paths:
             return DepPrompt.from_paths((), tokenizer=self._pieces, task=text, layout=layout)
-        wire = parse_wire(rendered.extra_body["custom_params"])
-        assert isinstance(wire, WireText)
-        return DepPrompt.from_text(text, wire, tokenizer=self._pieces)
+        outline = Outline.from_json(rendered.params_in(text)["depcache_outline"])
+        return DepPrompt.from_outline(text, outline, tokenizer=self._pieces, layout=layout)
 
     def _encode_flat(self, example: Example, answer: list[int]) -> Sample:
         rendered = render(

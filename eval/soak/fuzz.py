@@ -198,10 +198,11 @@ def _bodies() -> dict[str, dict[str, Any]]:
     prompt = render(_PATHS, "Who is it?", system="Facts.")
     params: dict[str, Any] = prompt.extra_body["custom_params"]
     text = f"Facts:{prompt.flat_text}\nWho?"
+    in_text = prompt.params_in(text)
     return {
         "ids": {"input_ids": _IDS, "sampling_params": {"custom_params": _IDS_FORM}},
-        "text": {"text": text, "sampling_params": {"custom_params": params}},
-        "completion": {"model": "m", "prompt": text, "custom_params": params},
+        "text": {"text": text, "sampling_params": {"custom_params": in_text}},
+        "completion": {"model": "m", "prompt": text, "custom_params": in_text},
         "completion, ids": {"model": "m", "prompt": _IDS, "custom_params": _IDS_FORM},
         "chat": {"model": "m", "messages": prompt.messages, "custom_params": params},
     }
@@ -227,8 +228,19 @@ def _on_body(name: str, route: str, body: dict[str, Any], keys: Iterable[str]) -
             body = body | {"sampling_params": body["sampling_params"] | {"max_new_tokens": 1}}
     places = [("body", key) for key in keys if key != "custom_params"]
     places += [params, *((*params, key) for key in wire_fields()), (*params, "depcache_colour")]
+    places += [(*params, "depcache_outline", key) for key in _outline_fields(body, params)]
     alone = frozenset([params]) if route in STOCK_ROUTES else frozenset[Place]()
     return Target(name, "POST", route, body, tuple(places), alone=alone)
+
+
+def _outline_fields(body: Any, params: Place) -> list[str]:
+    """Every key of an outline, as the JSON Schema has them; none where `body` has no outline."""
+    for key in params[1:]:
+        body = body[key]
+    if "depcache_outline" not in body:
+        return []
+    form = make_schema()["$defs"]["WireOutline"]["properties"]["depcache_outline"]
+    return [*form["properties"], "colour"]
 
 
 @cache

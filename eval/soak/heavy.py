@@ -107,7 +107,7 @@ class Heavies:
         paths, num_tokens = self._fitting(rng)
         prompt = render(paths, "Who?", system="")
         text = f"Facts:{prompt.flat_text}\nWho?"
-        body = _generate(prompt.extra_body["custom_params"], text=text)
+        body = _generate(prompt.params_in(text), text=text)
         return Heavy(
             "300 entities", "POST", "/generate", json.dumps(body), *_plain(rng, num_tokens)
         )
@@ -143,7 +143,7 @@ class Heavies:
         return _text("many paths", text, wire)
 
     def _many_paths_chat(self, rng: random.Random) -> Heavy:
-        text, wire = _short_paths(rng, MANY_PATHS)
+        text, wire = _short_paths(rng, MANY_PATHS, 0)
         return _text_chat("many paths, chat", text, wire)
 
     def _empty_paths(self, rng: random.Random) -> Heavy:
@@ -154,7 +154,7 @@ class Heavies:
         name = "word " * (MAX_PATHS_BYTES // 5 - 20)
         prompt = render([[name + "end", "is", f"long {rng.random()}"]], "Who?")
         text = f"Facts:{prompt.flat_text}\nWho?"
-        return _text("one path of 4 MiB", text, prompt.extra_body["custom_params"])
+        return _text("one path of 4 MiB", text, prompt.params_in(text))
 
     def _nested(self, rng: random.Random) -> Heavy:
         wire = {"depcache_version": 1, "depcache_paths": "[" * 10**6 + "]" * 10**6}
@@ -171,12 +171,12 @@ class Heavies:
     def _long_text(self, rng: random.Random) -> Heavy:
         prompt = render([["a", "b", f"c {rng.random()}"]], "Who?")
         text = f"Facts:{prompt.flat_text}\n" + "Who is it then? " * (4 * 2**20 // 16)
-        return _text("4 MiB of text", text, prompt.extra_body["custom_params"])
+        return _text("4 MiB of text", text, prompt.params_in(text))
 
     def _long_text_chat(self, rng: random.Random) -> Heavy:
         prompt = render([["a", "b", f"c {rng.random()}"]], "Who?")
         text = f"Facts:{prompt.flat_text}\n" + "Who is it then? " * (4 * 2**20 // 16)
-        return _text_chat("4 MiB of text, chat", text, prompt.extra_body["custom_params"])
+        return _text_chat("4 MiB of text, chat", text, prompt.params_in(text, 0))
 
     def _million_segments(self, rng: random.Random) -> Heavy:
         wire = _structure(4, [1] * 10**6, [-1] * 10**6)
@@ -268,10 +268,13 @@ def _others(ids: list[int]) -> tuple[str, str]:
     return "/generate", json.dumps({"input_ids": ids, "sampling_params": params})
 
 
-def _short_paths(rng: random.Random, count: int) -> tuple[str, dict[str, Any]]:
+def _short_paths(
+    rng: random.Random, count: int, message: int | None = None
+) -> tuple[str, dict[str, Any]]:
     salt = rng.randrange(1000)
     prompt = render([[f"{salt}{i}", "r", "b"] for i in range(count)], "Who?")
-    return f"Facts:{prompt.flat_text}\nWho?", prompt.extra_body["custom_params"]
+    text = f"Facts:{prompt.flat_text}\nWho?"
+    return text, prompt.params_in(text, message)
 
 
 def _structure(system_len: int, lens: list[int], parents: list[int]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.render import render
 from depcache.prompt.tokenization import PromptTokenizer
-from depcache.prompt.wire import WireText, parse_wire
+from depcache.prompt.wire import WireOutline, parse_wire
 
 LAYOUTS = ("tree", "staggered", "sequential")
 NUM_TREES, NUM_NAMES = 24, 40
@@ -126,11 +126,12 @@ class World:
             )
         else:
             text = f"Facts:{prompt.flat_text}\nQuestion: {question}\nAnswer:"
+            wire = prompt.params_in(text)
         if kind == "plain":
             ids = list(self._tokenizer(text).input_ids)
             made = Prompt("plain", ids, None, text, messages)
         else:
-            ids, structure = self._cut(text, wire, is_chat=form == "chat")
+            ids, structure = self._cut(text, prompt.params_in(text), is_chat=form == "chat")
             made = Prompt(kind, ids, structure, text, messages, wire)
         return replace(made, text=None) if form == "ids" else made
 
@@ -139,9 +140,13 @@ class World:
     ) -> tuple[list[int], dict[str, Any]]:
         """What the server is to make of a text form."""
         read = parse_wire(wire)
-        assert isinstance(read, WireText)
-        prompt = DepPrompt.from_text(
-            text, read, tokenizer=self._pieces, add_special_tokens=not is_chat
+        assert isinstance(read, WireOutline)
+        prompt = DepPrompt.from_outline(
+            text,
+            read.outline,
+            tokenizer=self._pieces,
+            layout=read.layout,
+            add_special_tokens=not is_chat,
         )
         return prompt.to_wire()
 

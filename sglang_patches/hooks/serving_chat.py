@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks on the chat route: text form through the chat template, and the report in the reply.
+"""Hooks on the chat route: text through the chat template, and the report in the reply.
 
 Why: SGLang renders and encodes a chat in one function, so that the text between the two,
 in which the facts stand, is seen by nobody else; and replies have fixed fields.
@@ -13,27 +13,30 @@ from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from typing import Any
 
-from depcache.errors import PromptError
-from depcache.prompt.wire import parse_wire
+from depcache.errors import PromptError, shorten
+from depcache.prompt.chat_outline import find_message, mark_message
+from depcache.prompt.outline import Outline
+from depcache.prompt.wire import WireOutline, parse_wire
 from sglang_patches.http.rejections import counting_rejections
 from sglang_patches.requests.inbound import RenderedChat, has_keys, refuse_long_text, require_ids
 from sglang_patches.requests.outbound import add_to_reply, add_to_stream
 
 _deferred: ContextVar[list[str] | None] = ContextVar("depcache_deferred_chat", default=None)
+_TEXT_KEYS = frozenset({"depcache_paths", "depcache_outline"})
 _PLACEHOLDER = -1  # no token id: stands for those of the text that is encoded later
 
 
 def convert_chat(
     original: Callable[..., Any], serving: Any, request: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Render as ever; the text of a prompt in text form goes on as it is, to be tokenized later.
+    """Render as ever; the text of a prompt with text goes on as it is, to be tokenized later.
 
     This runs on the event loop. The tokenizer manager's hook has a thread for the rest.
     """
     custom_params = request.custom_params
     if not has_keys(custom_params):
         return original(serving, request, *args, **kwargs)
-    is_text = "depcache_paths" in custom_params
+    is_text = not _TEXT_KEYS.isdisjoint(custom_params)
     with counting_rejections():
         if not is_text:
             parse_wire(custom_params)  # so that the reason is ours where something is missing
@@ -42,10 +45,68 @@ def convert_chat(
             _refuse_long(serving, request)
     if not is_text or request.input_ids is not None:
         return original(serving, request, *args, **kwargs)
+
+    def render() -> Any:
+        return original(serving, request, *args, **kwargs)
+
+    with counting_rejections():
+        wire = parse_wire(custom_params, max_paths=_max_tokens(serving))
+        if isinstance(wire, WireOutline):
+            return _render_outline(render, serving, request, wire)
+    processed, text, suffix = _render(render, serving)
+    processed.prompt_ids = chat = RenderedChat(text)
+    chat.suffix = suffix
+    return processed
+
+
+def _render_outline(
+    render: Callable[[], Any], serving: Any, request: Any, wire: WireOutline
+) -> Any:
+    """Render the chat with a mark in the place of the context; the outline moves with it."""
+    outline = wire.outline
+    holder, name, before = _find_text(find_message(request.messages, outline), outline)
+    text = getattr(holder, name)
+    marked = mark_message(text, outline.moved(outline.start - before, outline.message))
+    setattr(holder, name, marked.text)
+    try:
+        processed, rendered, suffix = _render(render, serving)
+    finally:
+        setattr(holder, name, text)
+    rendered, outline = marked.place(rendered)
+    processed.prompt_ids = chat = RenderedChat(rendered)
+    chat.suffix = suffix
+    chat.wire = WireOutline.of(outline, wire.layout, wire.depcache_template)
+    return processed
+
+
+def _find_text(message: Any, outline: Outline) -> tuple[Any, str, int]:
+    """The text of a message in which the context lies.
+
+    Returns an object, the name of its attribute, and the code points of the message before it.
+    """
+    content = getattr(message, "content", None)
+    if isinstance(content, str):
+        return message, "content", 0
+    before = 0
+    for part in content if isinstance(content, list) else []:
+        text = getattr(part, "text", None)
+        if not isinstance(text, str):
+            continue
+        if before <= outline.start and outline.stop <= before + len(text):
+            return part, "text", before
+        before += len(text)
+    raise PromptError(
+        f"the outline is of code points {outline.start} to {shorten(outline.stop)} of message "
+        f"{outline.message}, and no text of it has them all: let the context stand in one text"
+    )
+
+
+def _render(render: Callable[[], Any], serving: Any) -> tuple[Any, str, list[int]]:
+    """What SGLang makes of the chat, its text, and the tokens that go behind it."""
     _defer_encode(serving.tokenizer_manager.tokenizer)
     token = _deferred.set([])
     try:
-        processed = original(serving, request, *args, **kwargs)
+        processed = render()
         texts = _deferred.get() or []
     finally:
         _deferred.reset(token)
@@ -53,17 +114,19 @@ def convert_chat(
     ids = list(processed.prompt_ids)
     if ids[:1] != [_PLACEHOLDER]:
         raise PromptError(
-            "this model's chats are encoded in a way that depcache_paths cannot go through: send "
-            "input_ids with segments"
+            "this model's chats are encoded in a way that text with dependency data cannot go "
+            "through: send input_ids with segments"
         )
-    processed.prompt_ids = chat = RenderedChat(texts[0])
-    chat.suffix = ids[1:]
-    return processed
+    return processed, texts[0], ids[1:]
+
+
+def _max_tokens(serving: Any) -> int:
+    manager = serving.tokenizer_manager
+    return manager.context_len - manager.num_reserved_tokens
 
 
 def _refuse_long(serving: Any, request: Any) -> None:
-    manager = serving.tokenizer_manager
-    texts = [request.custom_params["depcache_paths"]]
+    texts = [request.custom_params.get("depcache_paths")]
     for message in request.messages:
         content = getattr(message, "content", None) or ""
         texts += (
@@ -71,11 +134,11 @@ def _refuse_long(serving: Any, request: Any) -> None:
         )
     for text in texts:
         if isinstance(text, str):
-            refuse_long_text(text, manager.context_len - manager.num_reserved_tokens)
+            refuse_long_text(text, _max_tokens(serving))
 
 
 def _defer_encode(tokenizer: Any) -> None:
-    """Let `tokenizer.encode` keep the first text of a chat in text form instead of encoding it.
+    """Let `tokenizer.encode` keep the first text of a dependency chat instead of encoding it.
 
     The flat text of a graph is long, and its tokens would be thrown away.
     """

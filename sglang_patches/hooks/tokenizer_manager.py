@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks on the tokenizer manager: text form to ids, early refusal, and the reply's report.
+"""Hooks on the tokenizer manager: text to ids, early refusal, and the reply's report.
 
 Why: dependency data must be checked where an error is still an HTTP 400 of that request
-alone, a prompt in text form needs the server's tokenizer, an extra key must not pass for a
+alone, a prompt with a text needs the server's tokenizer, an extra key must not pass for a
 tenant's salt, a list meant for a batch ends the scheduler where it reaches it for one prompt
 (`logprob_start_len: [-1]`, without DepCache too), and what the scheduler says about reuse arrives
 as a per-token list that no client expects.
@@ -17,14 +17,14 @@ from typing import Any
 
 from depcache.errors import PromptError
 from sglang_patches.http.rejections import counting_rejections
-from sglang_patches.requests.inbound import has_dependencies, prepare, refuse_lists
+from sglang_patches.requests.inbound import DIFFERS, has_dependencies, prepare, refuse_lists
 from sglang_patches.requests.outbound import collect
 from sglang_patches.requests.state import ATTRIBUTE
 from sglang_patches.requests.tenants import seal
 
 
 async def tokenize_dependencies(original: Callable[..., Any], manager: Any, obj: Any) -> Any:
-    """Before SGLang tokenizes and checks lengths: text form to ids, and whatever can be wrong."""
+    """Before SGLang tokenizes and checks lengths: text to ids, and whatever can be wrong."""
     if not has_dependencies(obj):
         return await original(manager, obj)
     # In a thread: a large graph takes a while, and the event loop serves everybody.
@@ -72,6 +72,7 @@ async def unwrap_report(
             if report is None:
                 report = next((value for value in values or () if value), None)
                 if report is not None:
+                    report["differs"] = getattr(obj, DIFFERS, None)
                     collect(report)
         if report is not None:
             report["retractions"] = meta_info.get("num_retractions", 0)

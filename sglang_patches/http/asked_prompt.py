@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from depcache.errors import PromptError, explain_validation, shorten
 from depcache.prompt.unread import find_unread, texts_of
 from depcache.prompt.wire import PREFIX, WireIds, parse_wire
-from sglang_patches.requests.inbound import custom_params_of, has_dependencies, prepare
+from sglang_patches.requests.inbound import DIFFERS, custom_params_of, has_dependencies, prepare
 from sglang_patches.requests.tenants import seal
 
 MAX_BODY_BYTES = 16 * 2**20
@@ -31,11 +31,16 @@ _KEYS = ("text", "input_ids", "sampling_params", "extra_key")
 
 @dataclass(frozen=True)
 class AskedPrompt:
-    """A dependency prompt that a route was asked about; `question` is for the scheduler."""
+    """A dependency prompt that a route was asked about.
+
+    question  for the scheduler
+    differs   see `depcache.prompt.differs`
+    """
 
     input_ids: list[int]
     wire: WireIds
     question: dict[str, Any]
+    differs: list[str]
 
 
 async def read_asked_prompt(http_server: Any, request: fastapi.Request) -> AskedPrompt:
@@ -79,7 +84,7 @@ def _read(http_server: Any, data: bytes) -> AskedPrompt:
         "extra_key": seal(obj.extra_key),
         "custom_params": {k: v for k, v in custom_params.items() if k.startswith(PREFIX)},
     }
-    return AskedPrompt(input_ids, wire, question)
+    return AskedPrompt(input_ids, wire, question, getattr(obj, DIFFERS))
 
 
 def _to_internal(http_server: Any, body: dict[str, Any]) -> Any:

@@ -113,7 +113,9 @@ def _invalidate(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
         top = found.ends[0] if has_system else root
         for leaf in leaves:
             end = found.ends[leaf]
-            if end is not None and found.matched[leaf] == table.stops[leaf] - table.starts[leaf]:
+            if end is None or end.parent is None:  # gone with a row that begins alike
+                continue
+            if found.matched[leaf] == table.stops[leaf] - table.starts[leaf]:
                 num_kept += _forget(cache, end, top)
     after = _cached_tokens(cache)
     gone = {tier: before[tier] - after[tier] for tier in before}

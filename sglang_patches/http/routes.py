@@ -202,6 +202,7 @@ def _explain(prompt: AskedPrompt, reply: dict[str, Any], tokenizer: Any) -> dict
         **reply,
         "plain": forest.task_len,
         "fallback_reason": None,
+        "differs": prompt.differs,
         "unread_facts": [each._asdict() for each in unread],
         "table": [
             {

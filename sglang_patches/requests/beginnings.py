@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
-from depcache.prompt.nodes import TreeNode
 from depcache.prompt.template import Template, get_template
-from depcache.prompt.tokenization import PromptTokenizer
+from depcache.prompt.tokenization import PromptTokenizer, get_prompt_tokenizer
 
 # Their first characters are of every kind that a tokenizer may join to a separator.
 _PROBES = ("a", "A", "1", "~a", "(", "é", "中")
@@ -33,25 +32,14 @@ def entities_are_beginnings() -> Iterator[None]:
         _is_asked.reset(token)
 
 
-def context_class() -> type[TreeNode]:
-    """What the paths of a request are made into, here and now."""
-    return BeginningNode if _is_asked.get() else TreeNode
+def closing_of(template: str | None, tokenizer: Any) -> list[int]:
+    """What goes behind an entity that stands alone, here and now; [] where nothing does.
 
-
-@dataclass(frozen=True)
-class BeginningNode(TreeNode):
-    """Paths, of which those of one element are followed by the separator of the next."""
-
-    def encode(self, tokenizer: PromptTokenizer | None, *, first: bool = False) -> list[list[int]]:
-        """Returns the token ids of each of `lines`."""
-        sequences = super().encode(tokenizer, first=first)
-        if tokenizer is None:
-            return sequences
-        closing = closing_ids(get_template(self.template), tokenizer)
-        return [
-            ids + closing if len(line) == 1 else ids
-            for line, ids in zip(self.lines, sequences, strict=True)
-        ]
+    template  its name; None where the request names none
+    """
+    if template is None or not _is_asked.get():
+        return []
+    return closing_ids(get_template(template), get_prompt_tokenizer(tokenizer))
 
 
 def closing_ids(template: Template, tokenizer: PromptTokenizer) -> list[int]:

@@ -75,7 +75,7 @@ def _make_state(req: Request) -> RequestState | None:
         return None
     if not isinstance(wire, WireIds):
         raise PromptError(
-            "depcache_paths reached the scheduler as text: send requests through the "
+            "dependency data beside a text reached the scheduler: send requests through the "
             "server's tokenizer, or send input_ids with segments"
         )
     if req.session is not None or req.input_embeds is not None:
@@ -228,6 +228,9 @@ class DependencyRequests:
             state.num_private = plan.num_shifted
             self.num_private += plan.num_shifted
             self._pending[id(state)] = (req, state)
+        if len(plan.loaded_again):
+            again = targets[plan.num_shifted + plan.loaded_again]
+            targets = np.concatenate((targets, again))
         return targets
 
     def take_pending(self, state: RequestState) -> PendingCopy | None:
@@ -293,7 +296,7 @@ class DependencyRequests:
         if state.is_running:
             return
         state.is_running = True
-        self._tree.touch(state.handle.nodes)
+        self._tree.touch(dict.fromkeys(state.handle.nodes))
         if state.is_reported:  # it ran before and was retracted
             return
         state.is_reported = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests on their way in: text form to ids, and every check possible before the scheduler.
+"""Requests on their way in: text to ids, and every check possible before the scheduler.
 
 What is wrong here is a ValueError of the one request that has it, which SGLang answers with
 HTTP 400. The scheduler may then trust what it gets.
@@ -15,26 +15,34 @@ from functools import cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from depcache.errors import PromptError, explain_validation, shorten
 from depcache.position.rope import why_not_movable
 from depcache.prompt.dep_prompt import DepPrompt
-from depcache.prompt.forest import IntArray
+from depcache.prompt.differs import find_differences
+from depcache.prompt.forest import Forest, IntArray
+from depcache.prompt.layout import Layout
 from depcache.prompt.wire import (
     PREFIX,
     WireIds,
+    WireOutline,
     WireText,
     forest_from_wire,
+    outline_of_paths,
     parse_wire,
     read_input_ids,
 )
-from sglang_patches.requests.beginnings import context_class
+from sglang_patches.requests.beginnings import closing_of
 
 MAX_BYTES_PER_TOKEN = 64
 """Longest text of a dependency prompt, and longest `depcache_paths`, in characters for each token
 of the model's context. As text a prompt is about five for each token, and a few times longer than
 its trees."""
+
+DIFFERS = "depcache_differs"
+"""Attribute of a request that `prepare` has seen: in what it differs from its flat text."""
 
 _IS_READY = "depcache_is_ready"  # attribute of a request that `prepare` has seen
 
@@ -43,9 +51,11 @@ class RenderedChat(str):
     """The text of a chat after its template, to be tokenized later.
 
     suffix  token ids that go behind it: the beginning of an answer to be continued
+    wire    the outline of this text, where the request came with that of a message
     """
 
     suffix: list[int]
+    wire: WireOutline | None = None
 
 
 class _OneRequest(BaseModel):
@@ -78,14 +88,22 @@ def prepare(obj: Any, manager: Any) -> None:
     # SGLang takes prompts that are shorter than this.
     max_tokens = manager.context_len - manager.num_reserved_tokens
     _refuse_long(obj, max_tokens)
-    wire = parse_wire(custom_params_of(obj), max_paths=max_tokens)
-    if isinstance(wire, WireText):
-        _convert_text(obj, wire, manager.tokenizer)
-    else:
+    wire = _wire_of(obj, max_tokens)
+    if isinstance(wire, WireIds):
         require_ids(obj.input_ids)
-    tokens = read_input_ids(obj.input_ids)
+        tokens = read_input_ids(obj.input_ids)
+        forest = forest_from_wire(tokens, wire)
+        # Who sent ids alone did not say what the flat text was.
+        is_merged = wire.depcache_version == 1 and bool(
+            (np.diff(np.sort(forest.parents)) == 0).any()
+        )
+    else:
+        prompt = _convert_text(obj, wire, manager.tokenizer)
+        tokens, forest = read_input_ids(obj.input_ids), prompt.forest
+        is_merged = prompt.num_tokens < prompt.num_flat_tokens
     _refuse_many_tokens(len(tokens), max_tokens)
-    _validate_ids(obj, tokens, manager.model_config)
+    _validate_ids(obj, tokens, forest, wire.layout, manager.model_config)
+    setattr(obj, DIFFERS, find_differences(forest, wire.layout, is_merged=is_merged))
     setattr(obj, _IS_READY, True)
 
 
@@ -114,25 +132,25 @@ def require_ids(input_ids: Any) -> None:
     if input_ids is None:
         raise PromptError(
             "segments count the tokens of input_ids, but the prompt came as text: send input_ids, "
-            "or send depcache_paths instead of segments"
+            "or send depcache_outline instead of segments"
         )
 
 
-def text_to_ids(
-    text: str, wire: WireText, tokenizer: Any, *, add_special_tokens: bool
-) -> tuple[list[int], dict[str, Any]]:
-    """Turn a prompt text with the flat paths in it into tokens in pre-order and ids form.
+def read_text(
+    text: str, wire: WireText | WireOutline, tokenizer: Any, *, add_special_tokens: bool
+) -> DepPrompt:
+    """The prompt of a text, which is as it is after the chat template.
 
     add_special_tokens  whether the tokenizer may put its own (BOS) before the text
     """
-    prompt = DepPrompt.from_text(
+    return DepPrompt.from_outline(
         text,
-        wire,
+        outline_of_paths(text, wire) if isinstance(wire, WireText) else wire.outline,
         tokenizer=tokenizer,
-        context=context_class(),
+        layout=wire.layout,
         add_special_tokens=add_special_tokens,
+        closing=closing_of(wire.depcache_template, tokenizer),
     )
-    return prompt.to_wire()
 
 
 def refuse_long_text(text: str, max_tokens: int, name: str = "the prompt") -> None:
@@ -205,41 +223,61 @@ def _refuse_many_tokens(num_tokens: int, max_tokens: int) -> None:
         )
 
 
-def _convert_text(obj: Any, wire: WireText, tokenizer: Any) -> None:
-    """Replace the text form of a request by ids, in place."""
+def _wire_of(obj: Any, max_tokens: int) -> WireIds | WireText | WireOutline:
+    """The dependency data of a request that has some; of a chat, as its route has read it."""
+    if isinstance(obj.text, RenderedChat) and obj.text.wire is not None:
+        return obj.text.wire
+    wire = parse_wire(custom_params_of(obj), max_paths=max_tokens)
+    assert wire is not None
+    if (
+        isinstance(wire, WireOutline)
+        and wire.outline.message is not None
+        and obj.text is not None  # else it came with ids, which is said later
+    ):
+        raise PromptError(
+            f"message of the outline is {wire.outline.message}, but the prompt has no messages: "
+            "send null, and count from the beginning of the prompt's text"
+        )
+    return wire
+
+
+def _convert_text(obj: Any, wire: WireText | WireOutline, tokenizer: Any) -> DepPrompt:
+    """Replace text and outline of a request by ids, in place. Returns the prompt."""
     text = obj.text
     if text is None:
+        name = "depcache_paths" if isinstance(wire, WireText) else "depcache_outline"
         raise PromptError(
-            "depcache_paths came with input_ids: send the prompt as text, or the segments as ids"
+            f"{name} came with input_ids: send the prompt as text, or the segments as ids"
         )
     if not isinstance(text, str):
         raise PromptError(f"the prompt is {shorten(text)}: send one text per request")
     # The template of a chat has written the special tokens that belong before it.
     is_chat = isinstance(text, RenderedChat)
-    obj.input_ids, params = text_to_ids(text, wire, tokenizer, add_special_tokens=not is_chat)
+    prompt = read_text(text, wire, tokenizer, add_special_tokens=not is_chat)
+    obj.input_ids, params = prompt.to_wire()
     if is_chat:
         obj.input_ids += text.suffix
         obj.text = None
     others = {k: v for k, v in custom_params_of(obj).items() if not k.startswith(PREFIX)}
     obj.sampling_params = {**obj.sampling_params, "custom_params": {**others, **params}}
+    return prompt
 
 
-def _validate_ids(obj: Any, tokens: IntArray, model_config: Any) -> None:
+def _validate_ids(
+    obj: Any, tokens: IntArray, forest: Forest, layout: Layout, model_config: Any
+) -> None:
     """Raise PromptError unless the scheduler can run this request's segments."""
-    wire = parse_wire(custom_params_of(obj))
-    assert isinstance(wire, WireIds)
-    forest = forest_from_wire(tokens, wire)
     vocab_size = model_config.vocab_size
     if int(tokens.max()) >= vocab_size:
         raise PromptError(
             f"{int(tokens.max())} is among the input_ids, but the model's vocabulary has "
             f"{vocab_size} tokens: tokenize with the served model's tokenizer"
         )
-    if wire.layout != "tree":
+    if layout != "tree":
         why = why_not_movable(model_config.hf_text_config)
         if why is not None:
             raise PromptError(
-                f"layout {wire.layout!r} moves cached keys, which this model does not allow "
+                f"layout {layout!r} moves cached keys, which this model does not allow "
                 f"because {why}: use the layout 'tree'"
             )
     _refuse_features(obj, forest.task_start)

@@ -41,7 +41,7 @@ MAX_TRIES = 4
 _ABORT_CODES = (400, 499)  # what SGLang says to the client of an aborted request
 
 _MALFORMED: tuple[dict[str, Any], ...] = (
-    {"depcache_version": 2},
+    {"depcache_version": 3},
     {"depcache_colour": "red"},
     {"depcache_layout": "spiral"},
     {"depcache_segment_lens": [10**18]},
@@ -77,6 +77,11 @@ class World:
         trees = rng.sample(self.trees, rng.randrange(1, 6))
         if rng.random() < 1 / 6:
             trees.insert(rng.randrange(len(trees)), rng.choice(self.long_trees))
+        if rng.random() < 1 / 4:  # some begin alike, or are the same
+            tokens, children = rng.choice(trees)
+            stop = rng.randrange(1, len(tokens) + 1)
+            twin = ([*tokens[:stop], *random_tokens(rng, rng.randrange(3))], children)
+            trees.insert(rng.randrange(len(trees)), rng.choice([twin, (tokens, children)]))
         return TreePrompt(self.system, trees, task, kind)
 
     def draw_bystander(self, rng: random.Random) -> TreePrompt:

@@ -17,6 +17,7 @@ from tests.e2e.served import EngineCase, Served
 from tests.helpers.engine import reuse_of
 from tests.helpers.prompts import (
     LAYOUTS,
+    Tree,
     TreePrompt,
     chain_tree,
     plain,
@@ -120,6 +121,34 @@ def test_subsets_new_trees_and_new_siblings_reuse_what_is_there(
         [(branching[0] + [30], branching[1]), second],  # leaves it
     ]
     served.ask_in_turn([TreePrompt(system, t, random_tokens(rng, 5), layout) for t in histories])
+
+
+@every_layout
+def test_trees_that_begin_alike_stand_whole_and_are_stored_once(
+    served: Served, layout: str, rng: random.Random
+) -> None:
+    system, row = random_tokens(rng, 8), random_tokens(rng, 7)
+    fork = (row[:3], [chain_tree(rng, 3, 20), chain_tree(rng, 2, 21)])
+    rows = [(row, []), ([*row[:4], *random_tokens(rng, 3)], []), fork, (row, []), (row[:2], [])]
+    others = random_forest(rng, 2)
+    prompts = [
+        TreePrompt(system, [others[0], *rows], random_tokens(rng, 5), layout),
+        TreePrompt(system, [others[0], *rows], random_tokens(rng, 4), layout),
+        TreePrompt(system, [rows[1], others[1], rows[3], rows[0]], random_tokens(rng, 6), layout),
+        TreePrompt(system, [([*row, 30, 31], []), ([*row, 32], []), rows[2]], [5, 6], layout),
+    ]
+    assert all(prompt.has_twins for prompt in prompts)
+    cold, warm, reordered, _ = served.ask_in_turn(prompts)
+    assert reuse_of(cold) == (0, 0, prompts[0].num_context)
+    if layout == "tree":
+        assert reuse_of(warm) == (prompts[1].num_context, 0, 0)
+        assert reuse_of(reordered)[2] == len(others[1][0]) + sum(
+            len(tokens) for tokens, _ in _below(others[1])
+        )
+
+
+def _below(tree: Tree) -> list[Tree]:
+    return [each for child in tree[1] for each in (child, *_below(child))]
 
 
 @every_layout

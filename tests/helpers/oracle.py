@@ -139,11 +139,21 @@ class ShiftOracle:
     def _keep(self, prompt: TreePrompt, misses: np.ndarray, cache: Any, num_hits: int) -> None:
         keys = torch.stack([layer.keys[0, :, num_hits:] for layer in cache.layers])
         values = torch.stack([layer.values[0, :, num_hits:] for layer in cache.layers])
+        # Of trees that begin alike, the first one's beginning is kept. Where keys move, KV below
+        # the other's beginning has another past, and is not kept at all.
+        left_out: set[int] = set()
         for row, index in enumerate(misses.tolist()):
-            if index < prompt.num_context:
-                self.store[self._key(prompt, index)] = _Cached(
-                    keys[:, :, row].clone(), values[:, :, row].clone(), prompt.positions[index]
-                )
+            key = self._key(prompt, index)
+            if index >= prompt.num_context:
+                break
+            if key in self.store or prompt.parents[index] in left_out:
+                if prompt.layout != "tree":
+                    left_out.add(index)
+                if key in self.store or index in left_out:
+                    continue
+            self.store[key] = _Cached(
+                keys[:, :, row].clone(), values[:, :, row].clone(), prompt.positions[index]
+            )
 
     @staticmethod
     def _key(prompt: TreePrompt, index: int) -> tuple[Any, ...]:

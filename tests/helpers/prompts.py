@@ -94,6 +94,12 @@ class TreePrompt:
         return self.num_tokens - len(self.task)
 
     @property
+    def has_twins(self) -> bool:
+        """Whether two trees begin alike."""
+        firsts = [tokens[0] for tokens, _ in self.trees]
+        return len(set(firsts)) < len(firsts)
+
+    @property
     def is_plain(self) -> bool:
         return not self.trees
 
@@ -102,7 +108,7 @@ class TreePrompt:
         if self.is_plain:
             return None
         return {
-            "depcache_version": 1,
+            "depcache_version": 2 if self.has_twins else 1,
             "depcache_layout": self.layout,
             "depcache_system_len": len(self.system),
             "depcache_segment_lens": self.segment_lens,

@@ -35,9 +35,17 @@ def _compress(token: int, below: dict[int, dict], cuts: int) -> Tree:
 
 
 @st.composite
-def prompts(draw: st.DrawFn, layouts: st.SearchStrategy[str] | None = None) -> TreePrompt:
-    """A prompt in any layout; the system is one of few, so that requests share it often."""
+def prompts(
+    draw: st.DrawFn, layouts: st.SearchStrategy[str] | None = None, *, twins: bool = False
+) -> TreePrompt:
+    """A prompt in any layout; the system is one of few, so that requests share it often.
+
+    twins  some trees may begin alike, or be the same
+    """
     system = draw(st.sampled_from([[], [0], [0, 1, 2], [0, 1, 3, 1]]))
     task = draw(st.lists(tokens, min_size=1, max_size=3))
     layout = draw(st.sampled_from(LAYOUTS) if layouts is None else layouts)
-    return TreePrompt(system, draw(forests()), task, layout)
+    trees = draw(forests())
+    if twins:
+        trees += draw(forests(max_paths=3))
+    return TreePrompt(system, trees, task, layout)

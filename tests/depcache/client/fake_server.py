@@ -5,7 +5,7 @@ import json
 
 import httpx
 
-from depcache.prompt.wire import WireText, parse_wire
+from tests.helpers.rendered import paths_of
 
 REPORT = {
     "layout": "tree",
@@ -30,9 +30,7 @@ HEAD = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"
 
 def named_paths(body):
     """The paths that a request names in its `custom_params`."""
-    wire = parse_wire(body["custom_params"])
-    assert isinstance(wire, WireText)
-    return wire.paths
+    return paths_of(body)
 
 
 def sse(*documents, done=True):

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from depcache.client.context import MARKER, GraphContext, current_context, graph_context
 from depcache.client.rewrite import HEADING, find_block, rewrite_body
 from depcache.errors import PromptError
-from depcache.prompt.wire import WireText, parse_wire, split_text
+from depcache.prompt.chat_outline import mark_message
+from depcache.prompt.wire import WireOutline, parse_wire
+from tests.helpers.rendered import paths_of
+from tests.helpers.rendered import text_of as text_of_message
 
 PATHS = [("Marie Curie", "born in", "Warsaw"), ("Warsaw", "located in", "Poland")]
 LINES = "Marie Curie -> born in -> Warsaw\nWarsaw -> located in -> Poland"
@@ -46,10 +49,18 @@ def text_of(body):
 
 def assert_served(body, paths):
     """The server will find exactly these paths; returns what stands around them."""
+    assert paths_of(body) == paths
     wire = parse_wire(body["custom_params"])
-    assert isinstance(wire, WireText)
-    assert wire.paths == paths
-    return split_text(text_of(body), wire)
+    assert isinstance(wire, WireOutline)
+    text, outline = text_of(body), wire.outline
+    if outline.message is not None:
+        marked = copy.deepcopy(body)
+        message = marked["messages"][outline.message]
+        content = text_of_message(message)
+        mark = mark_message(content, outline)
+        message["content"] = mark.text
+        text, outline = mark.place(text_of(marked))
+    return text[: outline.start], text[outline.stop :]
 
 
 # finding
@@ -154,7 +165,13 @@ def test_facts_in_the_system_message_are_found():
 def test_other_custom_params_stay():
     body = auto({**chat(f"F:\n{LINES}\n?"), "custom_params": {"mine": 1}})
     assert body["custom_params"]["mine"] == 1
-    assert body["custom_params"]["depcache_version"] == 1
+    assert body["custom_params"]["depcache_version"] == 2
+
+
+def test_facts_that_stand_in_the_chat_twice_are_taken_where_they_stand_first():
+    body = auto(chat(f"F:\n{LINES}\n?", f"F:\n{LINES}\n?"))
+    _, task = assert_served(body, PATHS)
+    assert LINES in task
 
 
 @pytest.mark.parametrize(
@@ -162,7 +179,6 @@ def test_other_custom_params_stay():
     [
         chat("Hello"),
         chat(f"F:\n{LINES}", role="assistant"),
-        chat(f"F:\n{LINES}\n?", f"F:\n{LINES}\n?"),
         {**chat(f"F:\n{LINES}\n?"), "custom_params": {"depcache_version": 1}},
         {**chat(f"F:\n{LINES}\n?"), "custom_params": "odd"},
         {**chat(f"F:\n{LINES}\n?"), "input_ids": [1, 2]},
@@ -220,7 +236,7 @@ def test_named_facts_are_found_in_the_message_and_keep_their_template_and_layout
     body = explicit(
         chat("Facts:\na -> r -> b\nb -> s -> c\n\nQ?"), paths, template="triple", layout="staggered"
     )
-    assert_served(body, [paths[0]])
+    assert_served(body, [("a", "r", "b"), ("b", "s", "c")])
     assert body["custom_params"]["depcache_template"] == "triple"
     assert body["custom_params"]["depcache_layout"] == "staggered"
 

@@ -68,7 +68,7 @@ def contents(tree: KVTree) -> dict[tuple[int, ...], int]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(prompts(st.just("tree")), min_size=1, max_size=4), st.data())
+@given(st.lists(prompts(st.just("tree"), twins=True), min_size=1, max_size=4), st.data())
 def test_a_prompt_in_pieces_leaves_what_it_leaves_at_once(
     given_prompts: list[TreePrompt], data: st.DataObject
 ) -> None:
@@ -95,7 +95,7 @@ def test_a_prompt_in_pieces_leaves_what_it_leaves_at_once(
 
 
 @settings(max_examples=100, deadline=None)
-@given(prompts(st.just("tree")), prompts(st.just("tree")), st.data())
+@given(prompts(st.just("tree"), twins=True), prompts(st.just("tree")), st.data())
 def test_two_at_the_same_time_keep_one_copy(
     one: TreePrompt, other: TreePrompt, data: st.DataObject
 ) -> None:

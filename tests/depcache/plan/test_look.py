@@ -58,10 +58,10 @@ class TieredTree:
 
 @settings(max_examples=200, deadline=None)
 @given(
-    served=st.lists(prompts(), max_size=4),
+    served=st.lists(prompts(twins=True), max_size=4),
     num_evicted=st.integers(0, 40),
     draws=st.lists(st.integers(0, 3), max_size=40),
-    prompt=prompts(),
+    prompt=prompts(twins=True),
     num_tiers=st.sampled_from([0, 1, 2, None]),
 )
 def test_a_look_counts_what_a_match_finds_and_splits_nothing(

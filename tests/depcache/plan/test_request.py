@@ -51,7 +51,8 @@ class ServedPrompts:
         for slot, index in enumerate(plan.order[plan.num_hits : plan.num_context], self.num_slots):
             key = prompt.keys[index]
             assert key is not None
-            self.cached[key] = (slot, prompt.positions[index])
+            # Of trees that begin alike, the first one's KV is kept.
+            self.cached.setdefault(key, (slot, prompt.positions[index]))
         self.num_slots += plan.num_missed
 
     def evict(self, num_tokens: int) -> None:
@@ -79,10 +80,10 @@ def served_and_new(draw: st.DrawFn) -> tuple[ServedPrompts, TreePrompt]:
     """A tree that served up to four prompts and forgot a part, and a prompt that overlaps."""
     layout = st.just(draw(st.sampled_from(["tree", "staggered", "sequential"])))
     served = ServedPrompts()
-    for prompt in draw(st.lists(prompts(layout), max_size=4)):
+    for prompt in draw(st.lists(prompts(layout, twins=True), max_size=4)):
         served.serve(prompt)
         served.evict(draw(st.sampled_from([0, 0, 1, 4])))
-    return served, draw(prompts(layout))
+    return served, draw(prompts(layout, twins=True))
 
 
 def contents(tree: KVTree) -> Contents:
@@ -125,7 +126,7 @@ def test_plan_equals_the_model_token_by_token(
     assert plan.shifted.home.tolist() == [hits[i][1] for i in shifted]
     assert plan.shifted.placed.tolist() == [positions[i] for i in shifted]
     assert (plan.num_context, plan.num_missed) == (prompt.num_context, len(missed))
-    assert plan.num_locked == len(hits)
+    assert plan.num_locked == len(set(hits.values()))
 
 
 @thorough
@@ -157,7 +158,7 @@ def test_the_same_prompt_is_planned_the_same_again(
 
 
 @thorough
-@given(case=served_and_new(), others=st.lists(prompts(st.just("tree")), max_size=3))
+@given(case=served_and_new(), others=st.lists(prompts(st.just("tree"), twins=True), max_size=3))
 def test_locking_a_plans_nodes_keeps_its_hits_and_nothing_else(
     case: tuple[ServedPrompts, TreePrompt], others: list[TreePrompt]
 ) -> None:

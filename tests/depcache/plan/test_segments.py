@@ -22,7 +22,7 @@ def make_table(prompt: TreePrompt) -> SegmentTable:
 
 
 @settings(max_examples=200, deadline=None)
-@given(prompt=prompts())
+@given(prompt=prompts(twins=True))
 def test_every_token_has_its_position_and_every_segment_its_place(prompt: TreePrompt) -> None:
     table = make_table(prompt)
     assert table.tokens == to_tokens(table.key).tolist() == prompt.tokens
@@ -36,7 +36,7 @@ def test_every_token_has_its_position_and_every_segment_its_place(prompt: TreePr
 
 
 @settings(max_examples=200, deadline=None)
-@given(prompt=prompts())
+@given(prompt=prompts(twins=True))
 def test_a_segment_follows_the_last_token_of_its_parent(prompt: TreePrompt) -> None:
     table = make_table(prompt)
     for start, parent in zip(table.starts, table.parents, strict=True):

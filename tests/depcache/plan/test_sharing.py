@@ -11,7 +11,7 @@ from tests.depcache.plan.test_segments import make_table
 from tests.helpers.prompts import TreePrompt
 from tests.helpers.strategies import prompts
 
-tree_prompts = prompts(st.just("tree"))
+tree_prompts = prompts(st.just("tree"), twins=True)
 
 
 def paths_of(prompt: TreePrompt) -> list[tuple[int, ...]]:

@@ -13,7 +13,7 @@ import httpx
 
 from depcache.client import Client
 from depcache.prompt.paths import Path
-from depcache.prompt.wire import WireText, parse_wire, split_text
+from tests.helpers.rendered import paths_of
 
 SYSTEM_LEN = 10
 BYTES_PER_TOKEN = 100
@@ -142,10 +142,7 @@ class FakeCache:
 
 def read_paths_of(body: dict[str, Any]) -> list[Path]:
     """The paths of a request, after the checks that the real server makes."""
-    wire = parse_wire(body["custom_params"])
-    assert isinstance(wire, WireText)
-    split_text("".join(message["content"] for message in body["messages"]), wire)
-    return wire.paths
+    return paths_of(body)
 
 
 def beginnings(paths: list[Path]) -> set[Path]:

@@ -200,7 +200,7 @@ def test_an_instance_does_not_change():
 
 def test_from_wire_reads_the_ids_form_only():
     text = {"depcache_version": 1, "depcache_paths": '[["a"]]'}
-    for params, message in [({}, "no depcache_ keys"), (text, "the text form")]:
+    for params, message in [({}, "no depcache_ keys"), (text, "data beside a text")]:
         with pytest.raises(PromptError, match=message):
             DepPrompt.from_wire([1], params)
 

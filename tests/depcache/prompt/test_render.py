@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+
 import networkx as nx
 import pytest
 
@@ -10,8 +12,9 @@ from depcache.errors import PromptError
 from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.render import DEFAULT_SYSTEM, render
 from depcache.prompt.template import Template
-from depcache.prompt.wire import WireText, parse_wire, split_text
+from depcache.prompt.wire import WireOutline, parse_wire
 from tests.depcache.prompt.make import make_bpe
+from tests.helpers.rendered import paths_of
 
 PATHS = [
     ("Elon Musk", "founded", "SpaceX", "located in", "Hawthorne"),
@@ -36,32 +39,53 @@ def test_the_user_message_holds_the_facts_and_then_the_question():
 @pytest.mark.parametrize("template", ["path", "triple"])
 def test_a_server_gets_the_tree_of_the_same_paths(template):
     prompt = render(PATHS, QUESTION, template=template, layout="staggered")
-    wire = parse_wire(prompt.extra_body["custom_params"])
-    assert isinstance(wire, WireText)
-    assert wire.layout == "staggered"
     # What a chat template makes of the messages.
     text = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in prompt.messages)
-    system, task = split_text(text, wire)
+    wire = parse_wire(prompt.params_in(text))
+    assert isinstance(wire, WireOutline)
+    assert (wire.layout, wire.depcache_template) == ("staggered", template)
+    system, task = text.split(prompt.flat_text)
     assert system.endswith("Facts:")
     assert task.startswith("\n\nQuestion: ")
+    tokenizer = make_bpe()
     built = DepPrompt.from_paths(
-        wire.paths,
-        tokenizer=make_bpe(),
+        PATHS,
+        tokenizer=tokenizer,
         system=system,
         task=task,
-        template=wire.template,
+        template=template,
         layout=wire.layout,
     )
     assert built.flat_text == prompt.flat_text
     assert built.num_tokens < built.num_flat_tokens
+    sent = DepPrompt.from_outline(text, wire.outline, tokenizer=tokenizer, layout=wire.layout)
+    assert sent.to_wire() == built.to_wire()
+
+
+def test_the_text_travels_once():
+    paths = [
+        (f"entity {i}", "is related to", f"thing {i}", "is part of", "all") for i in range(300)
+    ]
+    prompt = render(paths, QUESTION)
+    assert len(json.dumps(prompt.extra_body, separators=(",", ":"))) < 12 * 1024
+    assert "entity" not in json.dumps(prompt.extra_body)
+
+
+def test_the_facts_are_found_in_another_text_or_it_is_refused():
+    prompt = render(PATHS, QUESTION)
+    text = f"é{prompt.flat_text}?"
+    assert prompt.params_in(text)["depcache_outline"]["start"] == 1
+    assert prompt.params_in(text, 2)["depcache_outline"]["message"] == 2
+    assert render([], QUESTION).params_in("anything") == {}
+    for other, where in (("nothing", "nowhere"), (text + text, "twice")):
+        with pytest.raises(PromptError, match=f"the text has the facts {where}"):
+            prompt.params_in(other)
 
 
 def test_elements_may_hold_anything():
     paths = [('"a"', "{r}\\", "</s>\n🚀"), ("\t{", "Facts:", "Question: é")]
     prompt = render(paths, QUESTION)
-    wire = parse_wire(prompt.extra_body["custom_params"])
-    assert isinstance(wire, WireText)
-    assert wire.paths == paths
+    assert paths_of({"messages": prompt.messages, **prompt.extra_body}) == paths
 
 
 def test_every_kind_of_path_is_taken_and_duplicates_travel_once():
@@ -70,7 +94,7 @@ def test_every_kind_of_path_is_taken_and_duplicates_travel_once():
     triple = {"subject": "a", "predicate": "r", "object": "b"}
     prompt = render([(graph, ["a", "b"]), triple, ["a", "r", "b"]], QUESTION)
     assert prompt.flat_text == "\na -> r -> b"
-    assert prompt.extra_body["custom_params"]["depcache_paths"] == '[["a","r","b"]]'
+    assert paths_of({"messages": prompt.messages, **prompt.extra_body}) == [("a", "r", "b")]
 
 
 def test_without_paths_the_request_is_a_plain_question():
@@ -87,16 +111,21 @@ def test_an_empty_system_is_no_message(system):
 
 
 def test_what_a_server_would_refuse_is_refused_here():
-    flat_text = render(PATHS, QUESTION).flat_text
     for arguments, options, message in [
         ((PATHS, ""), {}, "question is ''"),
         ((PATHS, None), {}, "question is None"),
-        ((PATHS, QUESTION + flat_text), {}, "2 times"),
-        ((PATHS, QUESTION), {"system": flat_text}, "2 times"),
         ((PATHS, QUESTION), {"template": "mine"}, "no template"),
-        ((PATHS, QUESTION), {"template": Template("mine")}, "not registered"),
         ((PATHS, QUESTION), {"layout": "flat"}, "no position layout"),
         (([()], QUESTION), {}, "path 0 is empty"),
     ]:
         with pytest.raises(PromptError, match=message):
             render(*arguments, **options)
+
+
+def test_facts_may_stand_in_the_chat_twice_and_a_template_may_be_the_callers_own():
+    flat_text = render(PATHS, QUESTION).flat_text
+    prompt = render(PATHS, QUESTION + flat_text, system=flat_text, template=Template("mine"))
+    params = prompt.extra_body["custom_params"]
+    assert "depcache_template" not in params  # a server need not know it
+    assert params["depcache_outline"]["message"] == 1
+    assert params["depcache_outline"]["start"] == len("Facts:")

@@ -41,6 +41,11 @@ TEXT = {
     "depcache_template": "path",
     "depcache_paths": '[["a", "r", "b"], ["a", "s", "c"]]',
 }
+OUTLINE = {
+    "depcache_version": 2,
+    "depcache_layout": "tree",
+    "depcache_outline": {"message": 0, "start": 2, "lens": [3, 4, 5], "rows": [2, 1]},
+}
 
 
 def read(params: Any, input_ids: Any = INPUT_IDS) -> None:
@@ -68,6 +73,16 @@ def test_the_text_form_is_read():
     assert wire.to_params() == TEXT
 
 
+def test_only_in_version_2_segments_with_one_parent_begin_alike():
+    params = ids(segment_lens=[1, 2, 1, 2], segment_parents=[-1, -1, 1, -1])
+    with pytest.raises(PromptError, match="segments 1 and 3 have the same parent -1") as caught:
+        read({**params, "depcache_system_len": 1}, [0, 7, 5, 6, 7, 5, 9, 8, 8, 8])
+    assert "start with token 5" in str(caught.value)
+    wire = parse_wire({**params, "depcache_version": 2, "depcache_system_len": 1})
+    assert isinstance(wire, WireIds)
+    assert forest_from_wire([0, 7, 5, 6, 7, 5, 9, 8, 8, 8], wire).num_segments == 4
+
+
 def test_layout_and_template_have_defaults():
     wire = parse_wire({"depcache_version": 1, "depcache_paths": '[["a"]]'})
     assert isinstance(wire, WireText)
@@ -87,6 +102,10 @@ def text(**changes: Any) -> dict[str, Any]:
     return TEXT | {f"depcache_{key}": value for key, value in changes.items()}
 
 
+def outline(**changes: Any) -> dict[str, Any]:
+    return OUTLINE | {f"depcache_{key}": value for key, value in changes.items()}
+
+
 def without(params: dict[str, Any], *keys: str) -> dict[str, Any]:
     return {
         key: value for key, value in params.items() if key.removeprefix("depcache_") not in keys
@@ -98,8 +117,15 @@ for _ in range(100_000):
     DEEP = [DEEP]
 
 MALFORMED = [
-    (ids(version=2), "depcache_version is 2: this server supports 1"),
-    (ids(version=2, anything="new"), "this server supports 1"),
+    (ids(version=3), "depcache_version is 3: this server supports 1, 2"),
+    (ids(version=3, anything="new"), "this server supports 1, 2"),
+    (text(version=2), "'depcache_paths' is no key of version 2"),
+    (IDS | OUTLINE, "keys of both forms"),
+    (OUTLINE | {"depcache_version": 1}, "'depcache_outline' is no key of version 1"),
+    (outline(outline=[1]), "depcache_outline is"),
+    (outline(outline={"start": 0, "lens": [1]}), "rows is missing of the outline"),
+    (outline(outline={"start": 0, "lens": [1], "rows": [2]}), "have 2 elements"),
+    (outline(template=5), "depcache_template is 5"),
     (ids(version=True), "depcache_version is True"),
     (ids(version=1.0), "depcache_version is 1.0"),
     (ids(version="1"), "depcache_version is '1'"),
@@ -254,7 +280,7 @@ def test_the_same_token_under_different_parents_or_inside_is_fine():
 
 @given(
     st.dictionaries(
-        st.sampled_from([*IDS, *TEXT, "depcache_x"]),
+        st.sampled_from([*IDS, *TEXT, *OUTLINE, "depcache_x"]),
         st.recursive(
             st.one_of(
                 st.none(),
@@ -269,11 +295,11 @@ def test_the_same_token_under_different_parents_or_inside_is_fine():
             max_leaves=6,
         ),
     ),
-    st.booleans(),
+    st.sampled_from([None, 1, 2]),
 )
-def test_anything_else_is_read_or_refused_and_nothing_escapes(params, with_version):
-    if with_version:
-        params["depcache_version"] = 1
+def test_anything_else_is_read_or_refused_and_nothing_escapes(params, version):
+    if version is not None:
+        params["depcache_version"] = version
     try:
         read(params)
     except PromptError:
@@ -341,9 +367,14 @@ def test_the_published_schema_is_that_of_the_model():
 def test_the_schema_agrees_with_the_parser():
     jsonschema = pytest.importorskip("jsonschema")
     validator = jsonschema.Draft202012Validator(make_schema())
-    good = [IDS, TEXT, IDS | {"other": 1}]
+    good = [IDS, TEXT, OUTLINE, IDS | {"other": 1}, ids(version=2), outline(template="path")]
     bad = [
-        ids(version=2),
+        ids(version=3),
+        text(version=2),
+        outline(version=1),
+        outline(outline={"start": 0, "lens": [0], "rows": [1]}),
+        outline(outline={"start": 0, "lens": [1], "rows": [1], "stop": 1}),
+        outline(outline={"start": 0, "lens": [], "rows": []}),
         ids(lens=[1]),
         ids(layout="flat"),
         ids(system_len=-1),

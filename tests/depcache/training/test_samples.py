@@ -66,7 +66,7 @@ def mask_of(samples: list[Sample], num_tokens: int | None = None) -> np.ndarray:
 def test_a_sample_is_the_servers_prompt_and_its_answer(
     tokenizer: Any, examples: list[Example], layout: Any
 ) -> None:
-    from sglang_patches.requests.inbound import text_to_ids
+    from sglang_patches.requests.inbound import read_text
     from sglang_patches.requests.state import RequestState
 
     encoder = Encoder(tokenizer, layouts=[layout])
@@ -75,12 +75,8 @@ def test_a_sample_is_the_servers_prompt_and_its_answer(
         text = tokenizer.apply_chat_template(
             rendered.messages, tokenize=False, add_generation_prompt=True
         )
-        ids, params = text_to_ids(
-            text,
-            parse_wire(rendered.extra_body["custom_params"]),
-            tokenizer,
-            add_special_tokens=False,
-        )
+        wire = parse_wire(rendered.params_in(text))
+        ids, params = read_text(text, wire, tokenizer, add_special_tokens=False).to_wire()
         sample = encoder.encode(example)
         answer = tokenizer.encode(example.answer, add_special_tokens=False)
         assert sample.tokens.tolist() == [*ids, *answer, tokenizer.eos_token_id]

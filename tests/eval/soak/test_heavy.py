@@ -8,7 +8,7 @@ import random
 from typing import Any
 
 from depcache.prompt.dep_prompt import DepPrompt
-from depcache.prompt.wire import WireText, forest_from_wire, parse_wire
+from depcache.prompt.wire import WireOutline, forest_from_wire, parse_wire
 from eval.soak.heavy import CONTEXT_TOKENS, SMALL_NODES, Heavies
 
 
@@ -23,8 +23,9 @@ def test_the_heavy_prompts_just_fit_into_the_context(tokenizer: Any) -> None:
         assert (int(forest.lens.max()) == 1) == (name == SMALL_NODES)
     body = json.loads(heavies["300 entities, /generate"](random.Random(1)).content or "")
     wire = parse_wire(body["sampling_params"]["custom_params"])
-    assert isinstance(wire, WireText) and len({path[0] for path in wire.paths}) == 300
-    prompt = DepPrompt.from_text(body["text"], wire, tokenizer=tokenizer)
+    assert isinstance(wire, WireOutline)
+    prompt = DepPrompt.from_outline(body["text"], wire.outline, tokenizer=tokenizer)
+    assert prompt.forest.num_trees == 300
     assert 0.8 * CONTEXT_TOKENS < prompt.num_tokens <= CONTEXT_TOKENS
 
 

@@ -93,7 +93,7 @@ def test_a_tree_that_cannot_be_read_is_refused_before_sglang_sees_it_and_counted
         raise AssertionError("SGLang has seen it")
 
     obj: Any = SimpleNamespace(
-        sampling_params={"custom_params": {"depcache_version": 2}}, input_ids=[1], text=None
+        sampling_params={"custom_params": {"depcache_version": 3}}, input_ids=[1], text=None
     )
     manager = SimpleNamespace(context_len=100, num_reserved_tokens=1)
     before = num_rejected()

@@ -252,7 +252,7 @@ def test_a_prompt_is_read_beside_the_event_loop(
     from sglang_patches.requests import inbound
 
     loops: list[Any] = []
-    read = inbound.text_to_ids
+    read = inbound.read_text
 
     def watched(*args: Any, **keywords: Any) -> Any:
         try:
@@ -261,7 +261,7 @@ def test_a_prompt_is_read_beside_the_event_loop(
             loops.append(None)
         return read(*args, **keywords)
 
-    monkeypatch.setattr(inbound, "text_to_ids", watched)
+    monkeypatch.setattr(inbound, "read_text", watched)
     prompt, custom_params = text(fresh_paths())
     engine.engine.generate(prompt, {"max_new_tokens": 1, "custom_params": custom_params})
     assert loops == [None]

@@ -49,7 +49,7 @@ def deep(levels: int) -> Any:
 
 
 REQUESTS: dict[str, dict[str, Any]] = {
-    "wrong version": with_ids(ids_form(depcache_version=2)),
+    "wrong version": with_ids(ids_form(depcache_version=3)),
     "version as text": with_ids(ids_form(depcache_version="1")),
     "version as bool": with_ids(ids_form(depcache_version=True)),
     "no version": with_ids(ids_form(depcache_version=...)),

@@ -37,7 +37,8 @@ def chat(paths: list[list[str]], **keywords: Any) -> dict[str, Any]:
 
 def text(paths: list[list[str]]) -> tuple[str, dict[str, Any]]:
     prompt = render(paths, "Who founded it?")
-    return f"Facts:{prompt.flat_text}\nQuestion: who?", prompt.extra_body["custom_params"]
+    text = f"Facts:{prompt.flat_text}\nQuestion: who?"
+    return text, prompt.params_in(text)
 
 
 def events(stream: str) -> list[dict[str, Any]]:

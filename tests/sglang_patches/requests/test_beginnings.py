@@ -6,7 +6,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.template import Template, register_template
 from depcache.prompt.wire import WireText, parse_wire
 
@@ -32,7 +31,7 @@ def convert(paths, tokenizer, template="path"):
     import json
 
     from depcache.prompt.template import get_template
-    from sglang_patches.requests.inbound import text_to_ids
+    from sglang_patches.requests.inbound import read_text
 
     params = {
         "depcache_version": 1,
@@ -42,7 +41,7 @@ def convert(paths, tokenizer, template="path"):
     wire = parse_wire(params)
     assert isinstance(wire, WireText)
     text = f"Facts:{get_template(template).flatten(paths)}\nWho?"
-    return DepPrompt.from_wire(*text_to_ids(text, wire, tokenizer, add_special_tokens=False))
+    return read_text(text, wire, tokenizer, add_special_tokens=False)
 
 
 def ways(prompt) -> set[tuple[int, ...]]:
