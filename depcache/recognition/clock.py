@@ -8,16 +8,16 @@ import time
 from depcache.errors import DepCacheError
 
 
-class TooSlow(DepCacheError):
+class TooSlowError(DepCacheError):
     """The deadline has passed."""
 
 
 class Clock:
-    """Raises TooSlow in `check` once `seconds` have passed; None: never."""
+    """Raises TooSlowError in `check` once `seconds` have passed; None: never."""
 
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.perf_counter() + seconds
 
     def check(self) -> None:
         if self._end is not None and time.perf_counter() > self._end:
-            raise TooSlow("this takes too long: give it more time, or a shorter text")
+            raise TooSlowError("this takes too long: give it more time, or a shorter text")

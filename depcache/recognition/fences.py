@@ -6,6 +6,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import NamedTuple
 
+from depcache.recognition.clock import Clock
+
 FENCES = ("```", "~~~")
 
 
@@ -18,15 +20,16 @@ class Fence(NamedTuple):
     is_closed: bool
 
 
-def find_fences(text: str) -> list[Fence]:
-    """The fenced stretches of a text, in order. Linear in the text.
+def find_fences(text: str, clock: Clock) -> list[Fence]:
+    """The fenced stretches of a text, in order. Linear in the text. Raises TooSlowError.
 
     A fence stands alone in its line, but for blanks before and its info behind. One with an info
     opens a stretch even where another was left open; one left open ends with the text.
     """
     found: list[Fence] = []
     start, info = -1, ""
-    for line_start, line_stop in _fence_lines(text):
+    for line_start, line_stop in _fence_lines(text, clock):
+        clock.check()
         words = text[line_start:line_stop].strip().lstrip("`~").strip()
         if start >= 0:
             found.append(Fence(start, line_start, info, is_closed=True))
@@ -45,11 +48,12 @@ def fence_at(fences: list[Fence], position: int) -> Fence | None:
     return fences[number] if number >= 0 and position < fences[number].stop else None
 
 
-def _fence_lines(text: str) -> list[tuple[int, int]]:
+def _fence_lines(text: str, clock: Clock) -> list[tuple[int, int]]:
     lines: list[tuple[int, int]] = []
     for mark in FENCES:
         pos = text.find(mark)
         while pos >= 0:
+            clock.check()
             line_start = text.rfind("\n", lines[-1][1] if lines else 0, pos) + 1
             line_stop = text.find("\n", pos)
             line_stop = len(text) if line_stop < 0 else line_stop

@@ -11,7 +11,7 @@ from depcache.recognition.recogniser import Recogniser
 _N = r"[ \t]*\r?\n"  # the end of a line
 _BLANK = rf"(?:{_N}){{0,3}}"
 _LINE = r"[^\r\n]"
-_TITLE = rf"#{{1,4}} [^\r\n?]{{0,60}}"
+_TITLE = r"#{1,4} [^\r\n?]{0,60}"
 
 # Words in small letters, so that no name of an entity is in what rows hang below.
 _WORDS = r"[A-Za-z]?[a-z]*+(?: [a-z]++){0,9}"
@@ -34,7 +34,7 @@ _QUOTED = r"(?:'[^'\r\n]++'|\"[^\"\r\n]++\")"
 _CELL = r'(?:"(?:[^"]++|"")*+"|[^|\r\n]*+)'
 _STRING = r'"(?:[^"\\\r\n]++|\\.)*+"'
 _OBJECT_REST = rf'(?:{_STRING}|[^{{}}"\r\n]++|\{{[^{{}}\r\n]*+\}})*+\}}'
-_FACT_KEYS = (
+FACT_KEYS = (
     "fact|entity|entity_name|entity1|head|subject|source|src_id|relation|predicate|community_name"
 )
 _REPR_REST = r"(?:[^{}\r\n]++|\{[^{}\r\n]*+\})*+\}"
@@ -122,7 +122,7 @@ FORMATS: tuple[Recogniser, ...] = (
     Recogniser(
         name="ruled-sources",
         mark="]  ",
-        row=r"(?P<number>\[\d{1,6}\] {1,4})[^\n]++(?:\n(?!=====)[^\n]*+)*+\n=====",
+        row=r"(?P<number>\[\d{1,6}\] {1,4})[^\n]++(?:\n(?!=====|\[\d{1,6}\] )[^\n]*+)*+\n=====",
         kind="passage",
         section=rf"{_TITLE}[Ss]ources{_N}{_BLANK}",
         volatile=("number",),
@@ -181,9 +181,9 @@ FORMATS: tuple[Recogniser, ...] = (
         name="json-array",
         mark='[{"',
         skip=1,
-        row=rf'\{{"(?:{_FACT_KEYS})": ?{_OBJECT_REST}(?P<separator>, ?(?=\{{))?',
+        row=rf'\{{"(?:{FACT_KEYS})": ?{_OBJECT_REST}(?P<separator>, ?(?=\{{))?',
         kind="record",
-        section=rf"(?:<[A-Z_]{{2,40}}>\s{{0,200}}+|{_LABEL}|\A\s*+)\[",
+        section=rf"(?:[ \t]*+<[A-Z_]{{2,40}}>\s{{0,200}}+|{_LABEL}|\A\s*+)\[",
         volatile=("separator",),
         item=True,
         close=r"\][ \t]*+(?:\r?\n|\Z)",

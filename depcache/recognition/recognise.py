@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from depcache.errors import PromptError, shorten
 from depcache.prompt.outline import Outline
-from depcache.recognition.clock import Clock, TooSlow
+from depcache.recognition.clock import Clock, TooSlowError
 from depcache.recognition.cut import cluster, make_outline
 from depcache.recognition.recogniser import Recogniser
 from depcache.recognition.sections import MIN_ROWS, Section, find_sections
@@ -26,7 +26,7 @@ ROLES = ("system", "developer", "user", "tool", "function")
 
 @dataclass(frozen=True, slots=True)
 class FoundRow:
-    """A row of facts: `[start, stop)` in the text of the message, and what recognised it as what."""
+    """A row of facts: `[start, stop)` in the text of the message, its recogniser and its kind."""
 
     start: int
     stop: int
@@ -104,7 +104,7 @@ def recognise(
         return Recognised(None, reason=f"too long: more than {MAX_TEXT} characters")
     try:
         return _recognise(texts, table, Clock(deadline_s))
-    except TooSlow:
+    except TooSlowError:
         return Recognised(None, reason=f"took longer than {deadline_s} s")
 
 

@@ -26,9 +26,9 @@ class Recogniser:
     row       a row, from its first letter to the end of its line, which may be left out; a row of
               several lines names them all
     kind      one of KINDS
-    section   the header right before the first row, up to it; from the start of a line, or within
-              one if `item`. It becomes the parent of the rows, so it must not name what differs
-              from question to question. "": rows have none.
+    section   the header right before the first row, up to it, from the start of a line; within a
+              line if `item` and the mark is its end. It becomes the parent of the rows, so it
+              must not name what differs from question to question. "": rows have none.
     bare      rows may stand without the header, if there are two of them
     volatile  groups of `row` that differ where the same fact comes again: numbers, scores,
               separators. They stand at one end of it.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from depcache.recognition.clock import Clock
-from depcache.recognition.fences import Fence, fence_at, find_fences
+from depcache.recognition.fences import fence_at, find_fences
 from depcache.recognition.question import holds_question
 from depcache.recognition.recogniser import Recogniser
 from depcache.recognition.rows import MAX_ROW, Row, Run, find_places, find_runs, read_run
@@ -22,7 +22,7 @@ MAX_HEADER, MAX_HEADER_LINES, MAX_INNER_HEADER = 2_000, 6, 60
 
 _LINE_END = re.compile(r"[ \t\r]*+(?:\n|\Z)")
 _BLANK_LINES = re.compile(r"(?:[ \t\r]*+\n){0,3}+")
-_DIFF = re.compile(r"(?:\A|\n)(?:@@ -\d|diff --git |--- a/)")
+_DIFF = ("@@ -", "diff --git ", "--- a/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,11 @@ def find_sections(
 ) -> tuple[list[Section], list[Refused]]:
     """The sections of a text, in order, and what looks like one but is none.
 
-    Of two that overlap, the one of the earlier recogniser. Raises TooSlow.
+    Of two that overlap, the one of the earlier recogniser. Raises TooSlowError.
     """
     reader = _Reader(text, clock)
     for recogniser in recognisers:
+        clock.check()
         if recogniser.mark in text:
             reader.read(recogniser)
     # What another recogniser has read is not refused.
@@ -86,8 +87,8 @@ class _Reader:
         self.refused: list[Refused] = []
         self._text = text
         self._clock = clock
-        self._fences = find_fences(text)
-        self._is_diff = _DIFF.search(text) is not None
+        self._fences = find_fences(text, clock)
+        self._is_diff = text.startswith(_DIFF) or any(f"\n{each}" in text for each in _DIFF)
 
     def read(self, recogniser: Recogniser) -> None:
         for start, run in self._candidates(recogniser):
@@ -122,7 +123,7 @@ class _Reader:
         if pattern is None:
             return first
         found = _look_back(self._text, pattern, first, MAX_HEADER_LINES)
-        if found == first and recogniser.item:
+        if found == first and recogniser.item and recogniser.skip == len(recogniser.mark):
             low = max(0, first - MAX_INNER_HEADER)
             match = recogniser.inner_section_pattern.search(self._text, low, first)
             return match.start() if match else first
