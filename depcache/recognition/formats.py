@@ -21,7 +21,8 @@ _LABEL = rf"{_WORDS}:{_N}{_BLANK}"
 # A line of a log or of source code, whatever arrows it holds.
 _NO_CODE = (
     r"(?![ \t]*[\[(<]?(?:\d{4}[-/]\d\d[-/]|\d\d?:\d\d|\d\d?/\w{3}/))"
-    r"(?![ \t]*+(?:[|\\$>+\[]|#[ \t]|\(\(|//|\d+[.)] |let |val |fun |fn |def |case |return |type |external ))"
+    r"(?![ \t]*+(?:[|\\$>+\[]|#[ \t]|\(\(|//|\d+[.)] ))"
+    r"(?![ \t]*+(?:let |val |fun |fn |def |case |return |type |external ))"
     r"(?![^\r\n]*(?:::|=>|:=| : | = | // |[{}\\`]|;[ \t\r]*(?:\n|\Z)|\([^()\r\n]*->"
     r"|\b(?:INFO|DEBUG|WARN|WARNING|ERROR|TRACE)\b))"
 )

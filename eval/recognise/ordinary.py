@@ -31,9 +31,8 @@ class Prompt:
 
 
 def _poem(rng: Random) -> str:
-    verses = [
-        "\n".join(words(rng, 4).capitalize() + pick(rng, ",", ";", ".", " -", "") for _ in range(4))
-    ]
+    lines = [words(rng, 4).capitalize() + pick(rng, ",", ";", ".", " -", "") for _ in range(4)]
+    verses = ["\n".join(lines)]
     verses += ["\n".join(f"- {words(rng, 3)} -" for _ in range(3))] * maybe(rng)
     verses.append("\n".join(f"{words(rng, 5)} -> {words(rng, 2)}" for _ in range(2)))
     return "\n\n".join(verses)
@@ -100,7 +99,8 @@ def _math(rng: Random) -> str:
     return (
         f"Let f : X -> Y -> Z and g : Y -> Z -> X be maps, |x| < {a}, |y| < {b}.\n"
         f"f : R -> R -> R\ng : C -> C -> C\nx -> {a}x + {b} -> {a * b}\n"
-        f"$$\\lim_{{x \\to {a}}} \\frac{{x^{b}}}{{x - {a}}}$$\nShow that [{a}, {b}] \\ {{0}} is open."
+        f"$$\\lim_{{x \\to {a}}} \\frac{{x^{b}}}{{x - {a}}}$$\n"
+        f"Show that [{a}, {b}] \\ {{0}} is open."
     )
 
 
@@ -108,7 +108,8 @@ def _email(rng: Random) -> str:
     people = names(rng, 3)
     quoted = "\n".join(f"> {words(rng, 7)}" for _ in range(3))
     return (
-        f"From: {people[0]} <{word(rng)}@example.org>\nTo: {people[1]}\nSubject: {words(rng, 4)}\n\n"
+        f"From: {people[0]} <{word(rng)}@example.org>\nTo: {people[1]}\n"
+        f"Subject: {words(rng, 4)}\n\n"
         f"Dear {people[1]},\n\n{prose(rng, 3)}\n\nAgenda:\n- {words(rng, 4)}\n- {words(rng, 5)}\n"
         f"- {people[2]}: {words(rng, 3)}\n\n{quoted}\n\nBest,\n{people[0]}"
     )
@@ -118,27 +119,30 @@ def _docs(rng: Random) -> str:
     steps = "\n".join(
         f"{n}. Open File -> {word(rng).title()} -> {word(rng).title()}." for n in (1, 2, 3)
     )
+    arrows = "\n".join(f"{word(rng)} -> {word(rng)} -> {word(rng)}" for _ in range(2))
     features = "\n".join(f"- **{word(rng)}**: {words(rng, 6)}" for _ in range(4))
     links = "\n".join(
         f"- [{word(rng)}](https://example.org/{word(rng)}) - {words(rng, 4)}" for _ in range(3)
     )
     return (
-        f"# {words(rng, 2).title()}\n\n{prose(rng, 2)}\n\n## Features\n{features}\n\n## Steps\n\n{steps}\n\n"
-        f"```\n{word(rng)} -> {word(rng)} -> {word(rng)}\n{word(rng)} -> {word(rng)} -> {word(rng)}\n```\n\n"
+        f"# {words(rng, 2).title()}\n\n{prose(rng, 2)}\n\n## Features\n{features}\n\n"
+        f"## Steps\n\n{steps}\n\n```\n{arrows}\n```\n\n"
         f"## Sources\n{links}\n\n- [ ] {words(rng, 3)}\n- [x] {words(rng, 4)}\n"
     )
 
 
 def _yaml(rng: Random) -> str:
     return "\n".join(
-        f"{word(rng)}:\n  - name: {word(rng)}\n    args: ['{word(rng)}', '{word(rng)}', '{word(rng)}']\n"
+        f"{word(rng)}:\n  - name: {word(rng)}\n"
+        f"    args: ['{word(rng)}', '{word(rng)}', '{word(rng)}']\n"
         f"    when: {word(rng)} -> {word(rng)}\n  - {word(rng)}: {rng.randint(1, 99)}"
         for _ in range(rng.randint(2, 5))
     )
 
 
 def _prose(rng: Random) -> str:
-    return f"{prose(rng, 4)} He took the road {word(rng)} -> {word(rng)} -> {word(rng)}.\n\n{prose(rng, 5)}"
+    road = f"He took the road {word(rng)} -> {word(rng)} -> {word(rng)}."
+    return f"{prose(rng, 4)} {road}\n\n{prose(rng, 5)}"
 
 
 def _menu(rng: Random) -> str:

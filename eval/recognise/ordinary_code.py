@@ -21,7 +21,7 @@ def _python(rng: Random) -> str:
 
 def _javascript(rng: Random) -> str:
     return "\n".join(
-        f"const {word(rng)} = ({word(rng)}) => ({word(rng)}) => {{ return [{{'a': 1}}, {{'b': 2}}]; }}\n"
+        f"const {word(rng)} = (x) => ({word(rng)}) => {{ return [{{'a': 1}}, {{'b': 2}}]; }}\n"
         f"// {word(rng)} -> {word(rng)} -> {word(rng)}"
         for _ in range(5)
     )
@@ -92,14 +92,17 @@ def _shell(rng: Random) -> str:
 
 def _dot(rng: Random) -> str:
     edges = "\n".join(f"  {word(rng)} -> {word(rng)} -> {word(rng)};" for _ in range(5))
-    return f"digraph g {{\n{edges}\n}}\n\ngraph LR\n  A[{word(rng)}] --> B[{word(rng)}] --> C\n  B -->|x| D"
+    return (
+        f"digraph g {{\n{edges}\n}}\n\n"
+        f"graph LR\n  A[{word(rng)}] --> B[{word(rng)}] --> C\n  B -->|x| D"
+    )
 
 
 def _html(rng: Random) -> str:
     return "\n".join(
-        f"<li><a href='/{word(rng)}'>{words(rng, 2)}</a> -&gt; {word(rng)}</li>\n<!-- {word(rng)} -->\n"
-        f"<Record id='{word(rng)}'/>"
-        for _ in range(1)
+        f"<li><a href='/{word(rng)}'>{words(rng, 2)}</a> -&gt; {word(rng)}</li>\n"
+        f"<!-- {word(rng)} -->\n<Record id='{word(rng)}'/>"
+        for _ in range(3)
     )
 
 
