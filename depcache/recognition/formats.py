@@ -26,7 +26,9 @@ _NO_CODE = (
     r"(?![^\r\n]*(?:::|=>|:=| : | = | // |[{}\\`]|;[ \t\r]*(?:\n|\Z)|\([^()\r\n]*->"
     r"|\b(?:INFO|DEBUG|WARN|WARNING|ERROR|TRACE)\b))"
 )
-_NO_CYPHER = r"(?![ \t]*(?:\(|(?:OPTIONAL|MATCH|MERGE|CREATE|RETURN|WHERE|WITH)\b))"
+_NO_CYPHER = (
+    r"(?![ \t]*(?:\([^()\r\n]*\) ?<?-|(?:OPTIONAL|MATCH|MERGE|CREATE|RETURN|WHERE|WITH)\b))"
+)
 
 _TO_ARROW = r"[^>\r\n]{2,}+(?<= -)> (?=\S)"
 _RELATION = r"\[[^\]\r\n]{1,200}+\]"
@@ -84,7 +86,7 @@ FORMATS: tuple[Recogniser, ...] = (
         row=r"(?P<number>\d{1,9},[ \t]*+)[^\n]++(?:\n(?!\d{1,9},[ \t]|[ \t]*```)[^\n]*+)*+",
         kind="record",
         section=rf"(?:{_RULED}{_BLANK})?```csv{_N}\"?id\"?,[ \t]*+\"?"
-        rf"(?:entity|source|content|title)\b{_LINE}*+\n",
+        rf"(?:entity|source|content|title)\b{_LINE}*+\r?\n",
         volatile=("number",),
         fences=("csv",),
         spelling='0, "A", "B", ...',
@@ -229,8 +231,9 @@ FORMATS: tuple[Recogniser, ...] = (
     ),
     Recogniser(
         name="list-rows",
-        mark="['",
-        row=rf"\['[^'\r\n]++'(?:, {_QUOTED}, {_QUOTED})++\]",
+        mark=", ",
+        # At least one in single quotes: else it is JSON.
+        row=rf"\[(?={_LINE}*[\[ ]'[^'\r\n]*+'[,\]]){_QUOTED}(?:, {_QUOTED}, {_QUOTED})++\]",
         kind="relation",
         bare=True,
         spelling="['A', 'relation', 'B']",
