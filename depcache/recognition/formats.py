@@ -20,6 +20,7 @@ _LABEL = rf"{_WORDS}:{_N}{_BLANK}"
 
 # A line of a log or of source code, whatever arrows it holds.
 _NO_CODE = (
+    r"(?! {4}|\t)"
     r"(?![ \t]*[\[(<]?(?:\d{4}[-/]\d\d[-/]|\d\d?:\d\d|\d\d?/\w{3}/))"
     r"(?![ \t]*+(?:[|\\$>+\[]|#[ \t]|\(\(|//|\d+[.)] ))"
     r"(?![ \t]*+(?:let |val |fun |fn |def |case |return |type |external ))"
