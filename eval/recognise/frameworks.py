@@ -81,7 +81,7 @@ def _measure_file(file: Path) -> dict[str, Any]:
     num_tokens = len(_tokens(second.flat))
     prefix = _prefix(first.flat, second.flat)
     rows = prefix + _reused_rows(first, second)
-    is_same = _is_same_before(first.found, second.found)
+    is_same = _is_same_before(first, second)
     return {
         "prompts": file.stem,
         "version": str(data.get("version", "")),
@@ -180,11 +180,12 @@ def _elements(found: Recognised) -> Iterator[tuple[tuple[str, ...], str, int]]:
         ways.append(way)
 
 
-def _is_same_before(first: Recognised, second: Recognised) -> bool | None:
-    """Whether what stands before the rows in their message is the same; else none is found."""
-    if first.outline is None or second.outline is None:
-        return None
-    return (
-        first.outline.message == second.outline.message
-        and first.text[: first.outline.start] == second.text[: second.outline.start]
-    )
+def _is_same_before(first: _Prompt, second: _Prompt) -> bool | None:
+    """Whether all that stands before the rows is the same; None if no rows are found."""
+    before: list[str] = []
+    for prompt in (first, second):
+        outline = prompt.found.outline
+        if outline is None:
+            return None
+        before.append(prompt.flat[: prompt.flat.index(prompt.found.text) + outline.start])
+    return before[0] == before[1]
