@@ -11,7 +11,8 @@ from depcache.recognition.recogniser import Recogniser
 _N = r"[ \t]*\r?\n"  # the end of a line
 _BLANK = rf"(?:{_N}){{0,3}}"
 _LINE = r"[^\r\n]"
-_TITLE = r"#{1,4} [^\r\n?]{0,60}"
+_TITLE = r"#{1,4} (?:[A-Za-z]++ ){0,2}"
+_TITLE_OF_EDGES = rf"{_TITLE}(?:Facts|Edges|Paths|Triples|Connections|Relations(?:hips)?)"
 
 # Words in small letters, so that no name of an entity is in what rows hang below.
 _WORDS = r"[A-Za-z]?[a-z]*+(?: [a-z]++){0,9}"
@@ -117,7 +118,7 @@ FORMATS: tuple[Recogniser, ...] = (
         mark="\t",
         row=r"(?!(?:name|entity|source)\t)[^\t\r\n]++\t[^\t\r\n]++(?:\t[^\t\r\n]++)?",
         kind="record",
-        section=rf"(?:{_TITLE}{_N}{_BLANK})?(?:```(?:csv|tsv){_N})?"
+        section=rf"(?:(?:{_TITLE_OF_EDGES}|{_TITLE}Entities){_N}{_BLANK})?(?:```(?:csv|tsv){_N})?"
         rf"(?:name|entity|source\ttarget)\tdescription{_N}",
         fences=("csv", "tsv"),
         spelling="source<tab>target<tab>description",
@@ -199,7 +200,7 @@ FORMATS: tuple[Recogniser, ...] = (
         mark="[",
         row=rf"{_NO_CYPHER}[^\[\]\r\n]{{2,}}+{_BRACKET_ARROW} ?[^\s(>]{_LINE}*+",
         kind="relation",
-        section=rf"(?:{_TITLE}|Connections:){_N}",
+        section=rf"(?:{_TITLE_OF_EDGES}|Connections:){_N}",
         bare=True,
         lead=_HINT,
         spelling="A -[relation]-> B",
@@ -210,7 +211,7 @@ FORMATS: tuple[Recogniser, ...] = (
         mark="- ",
         row=rf"- [^\s:][^:\r\n]{{0,300}}+: {_LINE}++",
         kind="entity",
-        section=rf"#{{1,4}} (?:[A-Za-z]++ ){{0,4}}[Ee]ntities{_N}",
+        section=rf"{_TITLE}Entities{_N}",
         lead=_HINT,
         spelling="- A: description",
         since="graphrag-sdk 1.4",
@@ -222,7 +223,7 @@ FORMATS: tuple[Recogniser, ...] = (
         row=r"(?!---[ \t]*\r?\n|</context>|#)[^\n]*+\n(?:(?!---[ \t]*\r?\n|</context>)[^\n]*+\n)*+"
         r"(?P<separator>---[ \t]*\r?\n(?!</context>))?",
         kind="passage",
-        section=rf"#{{1,4}} (?:[A-Za-z]++ ){{0,4}}[Pp]assages{_N}",
+        section=rf"{_TITLE}[Pp]assages{_N}",
         volatile=("separator",),
         item=True,
         close=r"</context>",

@@ -135,7 +135,7 @@ def tabs(facts: Sequence[Fact], question: str) -> Made:
     texts = [f"{told(fact)}\nIn two lines.\n=====" for fact in facts[:3]]
     sources = "\n\n".join(f"[{i + 1}]  {text}" for i, text in enumerate(texts))
     user = (
-        "# NOTES\n\n## Things\n```csv\nname\tdescription\n"
+        "# NOTES\n\n## Entities\n```csv\nname\tdescription\n"
         + "\n".join(nodes)
         + "\n```\n\n## Edges\n```csv\nsource\ttarget\tdescription\n"
         + "\n".join(edges)
@@ -154,7 +154,7 @@ def titled(facts: Sequence[Fact], question: str) -> Made:
     user = (
         f"<context>\n{hint}## All Entities\n"
         + "\n".join(nodes)
-        + "\n---\n## Edges Between\n"
+        + "\n---\n## Known Edges\n"
         + "\n".join(edges + paths)
         + "\n---\n## Original Passages\n"
         + "\n---\n".join(texts)

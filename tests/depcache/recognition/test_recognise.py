@@ -43,6 +43,8 @@ def test_a_header_is_the_parent_of_its_rows() -> None:
 
 def test_a_header_that_names_something_is_no_parent() -> None:
     assert context(f"Facts about Ada:\n{ROWS}\nWho?") == ROWS
+    rows = "- Ada —[WON]→ Cup\n- Ada —[IN]→ Mire\n"
+    assert context(f"## What Ada Brandt Did\n{rows}\nWho?") == rows
 
 
 def test_the_message_with_the_most_facts_is_read() -> None:
