@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from depcache.prompt.nodes import LinearNode, TreeNode
     from depcache.prompt.render import RenderedPrompt, render
     from depcache.prompt.template import Template, register_template
+    from depcache.recognition.recognise import Recognised, recognise
+    from depcache.recognition.recogniser import Recogniser
+    from depcache.recognition.table import recognisers, register_recogniser
 
 __version__ = "0.1.0"
 
@@ -40,6 +43,8 @@ __all__ = [
     "DepPrompt",
     "LinearNode",
     "PromptError",
+    "Recognised",
+    "Recogniser",
     "RenderedPrompt",
     "ServerError",
     "Template",
@@ -47,6 +52,9 @@ __all__ = [
     "async_httpx_client",
     "graph_context",
     "httpx_client",
+    "recognise",
+    "recognisers",
+    "register_recogniser",
     "register_template",
     "render",
 ]
@@ -65,6 +73,9 @@ _HOMES = {
     "depcache.prompt.nodes": ["LinearNode", "TreeNode"],
     "depcache.prompt.render": ["RenderedPrompt", "render"],
     "depcache.prompt.template": ["Template", "register_template"],
+    "depcache.recognition.recognise": ["Recognised", "recognise"],
+    "depcache.recognition.recogniser": ["Recogniser"],
+    "depcache.recognition.table": ["recognisers", "register_recogniser"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -15,6 +15,7 @@ from eval.output import command_line
 from eval.policy import command as policy
 from eval.quality import command as quality
 from eval.quality import teach
+from eval.recognise import command as recognise
 from eval.serve import command as serve
 from eval.sets import SetError
 from eval.soak import command as soak
@@ -29,6 +30,7 @@ SUBCOMMANDS = {
     "quality": (quality, "are the answers right: attention, layouts, reuse, on a real server"),
     "teach": (teach, "training examples for the small model from MetaQA and 2Wiki"),
     "spellings": (spellings, "facts in other places and spellings: found, and answered rightly?"),
+    "recognise": (recognise, "facts in prompts of frameworks and of other kinds: what is found?"),
     "attention": (attention, "milliseconds of the attention plans"),
     "tiers": (tiers, "time to first token by the tier that holds the KV, on a real server"),
     "soak": (soak, "everything at once for as long as one likes: does it hold?"),

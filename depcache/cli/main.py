@@ -33,6 +33,7 @@ from depcache.cli.output import (
     print_json,
 )
 from depcache.cli.precompute import precompute
+from depcache.cli.recognise import recognise_file
 from depcache.cli.serve import serve
 from depcache.cli.status import status
 from depcache.errors import ConfigError, DepCacheError
@@ -52,6 +53,7 @@ app.command(
 app.command("demo")(demo)
 app.command("status")(status)
 app.command("explain")(explain)
+app.command("recognise")(recognise_file)
 app.command("schema")(schema)
 app.add_typer(config_app, name="config")
 app.add_typer(graph_app, name="graph")

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What looks like graph facts in a text that DepCache reads no facts from: enough to say so.
 
-The spellings are those of the prompts of GraphRAG frameworks. Nothing is made of what is found,
-so a text that only looks like facts costs a sentence in a log.
+The spellings of single lines are those of the recognisers. Nothing is made of what is found, so a
+text that only looks like facts costs a sentence in a log, and here one line without its header, or
+a fact between other words, is enough.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, NamedTuple
+
+from depcache.recognition.formats import FACT_KEYS, FORMATS
 
 MIN_ROWS = 2
 """One line may be prose or an example; two are facts."""
@@ -17,25 +21,8 @@ MIN_ROWS = 2
 MAX_TEXT, MAX_LINE = 200_000, 2_000
 """Characters of a text, and of one of its lines, that are looked at."""
 
-_LINES = {
-    "A -> relation -> B": re.compile(r"[^\n]*?\S -> \S[^\n]*? -> \S[^\n]*"),
-    # Not Cypher, whose ends are in parentheses.
-    "A -[relation]-> B": re.compile(
-        r"[^\n]*?[^\s)] ?(?:<?-{1,2}|—)\[[^\]\n]{1,100}\](?:-{1,2}>?|→) ?[^\s(]"
-    ),
-    "A - RELATION -> B": re.compile(r"[^\n]*?\S - [A-Z][A-Z_]* -> \S"),
-    "['A', 'relation', 'B']": re.compile(
-        r"\s*[\[(](?:'[^'\n]+'|\"[^\"\n]+\")(?:, ?(?:'[^'\n]+'|\"[^\"\n]+\")){2,}[\])],?\s*$"
-    ),
-    "<Record ...>": re.compile(r"\s*<Record [^\n]+>"),
-}
-"""Spelling to what a line of it looks like."""
-
 _OBJECT = re.compile(r"\{[^{}\n]+\}")
-_KEY = re.compile(
-    r"['\"](?:entity1?|entity_name|head|subject|source|src_id|fact|relation(?:ship)?|predicate|"
-    r"type\(\w+\))['\"] ?:"
-)
+_KEY = re.compile(rf"['\"](?:{FACT_KEYS}|relationship|type\(\w+\))['\"] ?:")
 OBJECTS = '{"entity1": ..., "entity2": ...}'
 
 _CELLS = re.compile(r"[|,\t]")
@@ -87,10 +74,20 @@ def find_unread(texts: Iterable[str]) -> list[Unread]:
     return sorted(found, key=lambda each: -each.count)
 
 
+@cache
+def _lines() -> list[tuple[str, re.Pattern[str]]]:
+    """Spelling and pattern of the formats whose lines say by themselves that they are facts."""
+    return [
+        (each.spelling, re.compile(each.row))
+        for each in FORMATS
+        if each.name in ("arrows", "bracket-arrows", "repr-arrows", "list-rows", "records")
+    ]
+
+
 def _find(lines: list[str]) -> dict[str, list[str]]:
     rows: dict[str, list[str]] = {}
     for line in lines:
-        for spelling, pattern in _LINES.items():
+        for spelling, pattern in _lines():
             if pattern.match(line, 0, MAX_LINE):
                 rows.setdefault(spelling, []).append(line)
                 break

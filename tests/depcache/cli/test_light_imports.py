@@ -66,6 +66,7 @@ def test_the_block_blocks():
         "depcache.graph.openai_extractor",
         "depcache.graph.retrieval",
         "depcache.precompute",
+        "depcache.recognition.recognise",
         "flashinfer_masks",
     ],
 )
@@ -136,6 +137,7 @@ def loaded_by(code, names, *arguments):
     [
         "import depcache.client",
         "import depcache; depcache.Client()",
+        "import depcache; depcache.recognise('Facts:'), depcache.recognisers()",
         "from depcache.client import Client, Reply, ReuseReport, ReplyStream, Usage, graph_context",
     ],
 )
