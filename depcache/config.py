@@ -56,6 +56,12 @@ class Config(BaseSettings):
         0, ge=0, description="threads of the model process on a CPU; 0 uses every core"
     )
 
+    recognise: str = Field(
+        "off",
+        description="facts in plain prompts that the server finds by itself: off, auto for all "
+        "recognisers, or names of some with commas between; answers are approximate then",
+    )
+
     host_gb: float = Field(
         0, ge=0, description="main memory for KV that left the device, in GB (10^9 bytes); 0 is off"
     )

@@ -78,6 +78,14 @@ def serve(
             help="What goes to disk: KV that leaves the device, also KV used twice, or all."
         ),
     ] = None,
+    recognise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|NAMES|off",
+            help="Find the facts in plain prompts: with all recognisers, or some (names with "
+            "commas between). Off by default: facts that do not see each other change answers.",
+        ),
+    ] = None,
     cpu_threads: Annotated[
         int | None, typer.Option(min=0, help="Threads of the model on a CPU; 0 is every core.")
     ] = None,
@@ -131,6 +139,7 @@ def serve(
         "disk_gb": disk_gb,
         "disk_folder": disk_folder,
         "write_policy": write_policy,
+        "recognise": recognise,
         "cpu_threads": cpu_threads,
         "experimental": experimental or None,
     }

@@ -26,6 +26,7 @@ class ReuseReport:
     differs          in what the answer may differ from that to the flat text under ordinary
                      attention: "merging" (equal beginnings stand once), "visibility" (facts do not
                      see each other), "placement" (other positions). () is exact; None is unknown
+    recognised       rows by recogniser, where the server found the facts by itself; None where not
     retractions      how often the request gave its memory up and was started again. Then it also
                      reuses what was cached meanwhile, which is exact in the layout `tree` only
     """
@@ -40,6 +41,7 @@ class ReuseReport:
     plain: int = 0
     fallback_reason: str | None = None
     differs: tuple[str, ...] | None = None
+    recognised: dict[str, int] | None = None
     retractions: int = 0
 
     @classmethod

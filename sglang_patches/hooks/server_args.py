@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from depcache.config import load_config
 from sglang_patches.version import BACKEND_NAME
 
 
@@ -23,6 +24,7 @@ def prepare_front(result: Any, server_args: Any) -> None:
     from sglang_patches.hooks import install_front_hooks
     from sglang_patches.http.rejections import export_rejections
     from sglang_patches.refusals import refuse_unsupported
+    from sglang_patches.requests.recognition import set_recognisers
     from sglang_patches.verify import require_front_in_place, require_in_place
 
     adopt_hicache_flags(server_args)
@@ -31,6 +33,7 @@ def prepare_front(result: Any, server_args: Any) -> None:
     install_front_hooks()
     require_front_in_place()
     export_rejections(server_args)
+    set_recognisers(load_config())
     http_server = sys.modules.get("sglang.srt.entrypoints.http_server")
     if http_server is not None:
         from sglang_patches.http.routes import add_routes

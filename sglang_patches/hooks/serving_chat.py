@@ -9,6 +9,7 @@ and when replies carry unknown `meta_info` through.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from typing import Any
@@ -20,8 +21,16 @@ from depcache.prompt.wire import WireOutline, parse_wire
 from sglang_patches.http.rejections import counting_rejections
 from sglang_patches.requests.inbound import RenderedChat, has_keys, refuse_long_text, require_ids
 from sglang_patches.requests.outbound import add_to_reply, add_to_stream
+from sglang_patches.requests.recognition import LAYOUT, find_facts, is_on, summarise
 
-_deferred: ContextVar[list[str] | None] = ContextVar("depcache_deferred_chat", default=None)
+logger = logging.getLogger("depcache")
+
+Encode = Callable[[str], list[int]]
+
+# The text that was to be encoded, and how.
+_deferred: ContextVar[list[tuple[str, Encode]] | None] = ContextVar(
+    "depcache_deferred_chat", default=None
+)
 _TEXT_KEYS = frozenset({"depcache_paths", "depcache_outline"})
 _PLACEHOLDER = -1  # no token id: stands for those of the text that is encoded later
 
@@ -35,7 +44,7 @@ def convert_chat(
     """
     custom_params = request.custom_params
     if not has_keys(custom_params):
-        return original(serving, request, *args, **kwargs)
+        return _convert_plain(original, serving, request, *args, **kwargs)
     is_text = not _TEXT_KEYS.isdisjoint(custom_params)
     with counting_rejections():
         if not is_text:
@@ -53,10 +62,51 @@ def convert_chat(
         wire = parse_wire(custom_params, max_paths=_max_tokens(serving))
         if isinstance(wire, WireOutline):
             return _render_outline(render, serving, request, wire)
-    processed, text, suffix = _render(render, serving)
+    processed, text, suffix, _ = _render(render, serving)
     processed.prompt_ids = chat = RenderedChat(text)
     chat.suffix = suffix
     return processed
+
+
+def _convert_plain(
+    original: Callable[..., Any], serving: Any, request: Any, is_multimodal: bool, **kwargs: Any
+) -> Any:
+    """Render a chat without dependency data; with those of the facts that the server finds in it.
+
+    Where they are of no use after all, the chat goes on as it came.
+    """
+
+    def render() -> Any:
+        return original(serving, request, is_multimodal, **kwargs)
+
+    if is_multimodal or request.input_ids is not None or not is_on():
+        return render()
+    found = find_facts([_to_dict(message) for message in request.messages])
+    if found is None or found.outline is None:
+        return render()
+    params = found.outline.to_params(LAYOUT)
+    try:
+        wire = parse_wire(params, max_paths=_max_tokens(serving))
+        assert isinstance(wire, WireOutline)
+        processed = _render_outline(render, serving, request, wire)
+    except PromptError as error:
+        logger.debug("recognised facts are of no use: %s", error)
+        return render()
+    request.custom_params = {**(request.custom_params or {}), **params}
+    processed.prompt_ids.recognised = summarise(found)
+    return processed
+
+
+def _to_dict(message: Any) -> dict[str, Any]:
+    """What recognition reads of a message."""
+    content = getattr(message, "content", None)
+    if isinstance(content, list):
+        content = [{"text": getattr(part, "text", None)} for part in content]
+    return {
+        "role": getattr(message, "role", None),
+        "content": content,
+        "tool_calls": getattr(message, "tool_calls", None),
+    }
 
 
 def _render_outline(
@@ -69,12 +119,13 @@ def _render_outline(
     marked = mark_message(text, outline.moved(outline.start - before, outline.message))
     setattr(holder, name, marked.text)
     try:
-        processed, rendered, suffix = _render(render, serving)
+        processed, rendered, suffix, encode = _render(render, serving)
     finally:
         setattr(holder, name, text)
     rendered, outline = marked.place(rendered)
     processed.prompt_ids = chat = RenderedChat(rendered)
     chat.suffix = suffix
+    chat.encode = lambda: [*encode(rendered), *suffix]
     chat.wire = WireOutline.of(outline, wire.layout, wire.depcache_template)
     return processed
 
@@ -101,8 +152,11 @@ def _find_text(message: Any, outline: Outline) -> tuple[Any, str, int]:
     )
 
 
-def _render(render: Callable[[], Any], serving: Any) -> tuple[Any, str, list[int]]:
-    """What SGLang makes of the chat, its text, and the tokens that go behind it."""
+def _render(render: Callable[[], Any], serving: Any) -> tuple[Any, str, list[int], Encode]:
+    """What SGLang makes of the chat, its text, and the tokens that go behind it.
+
+    The last is how SGLang would have encoded a text in the place of this one.
+    """
     _defer_encode(serving.tokenizer_manager.tokenizer)
     token = _deferred.set([])
     try:
@@ -117,7 +171,8 @@ def _render(render: Callable[[], Any], serving: Any) -> tuple[Any, str, list[int
             "this model's chats are encoded in a way that text with dependency data cannot go "
             "through: send input_ids with segments"
         )
-    return processed, texts[0], ids[1:]
+    text, encode = texts[0]
+    return processed, text, ids[1:], encode
 
 
 def _max_tokens(serving: Any) -> int:
@@ -150,7 +205,7 @@ def _defer_encode(tokenizer: Any) -> None:
         texts = _deferred.get()
         if texts is None or texts or not isinstance(text, str):
             return encode(text, *args, **kwargs)
-        texts.append(text)
+        texts.append((text, lambda other: encode(other, *args, **kwargs)))
         return [_PLACEHOLDER]
 
     tokenizer.encode = deferring_encode

@@ -17,14 +17,23 @@ from typing import Any
 
 from depcache.errors import PromptError
 from sglang_patches.http.rejections import counting_rejections
-from sglang_patches.requests.inbound import DIFFERS, has_dependencies, prepare, refuse_lists
+from sglang_patches.requests.inbound import (
+    DIFFERS,
+    has_dependencies,
+    prepare,
+    recognise_text,
+    refuse_lists,
+)
 from sglang_patches.requests.outbound import collect
+from sglang_patches.requests.recognition import RECOGNISED, is_on
 from sglang_patches.requests.state import ATTRIBUTE
 from sglang_patches.requests.tenants import seal
 
 
 async def tokenize_dependencies(original: Callable[..., Any], manager: Any, obj: Any) -> Any:
     """Before SGLang tokenizes and checks lengths: text to ids, and whatever can be wrong."""
+    if is_on():
+        await asyncio.to_thread(recognise_text, obj)
     if not has_dependencies(obj):
         return await original(manager, obj)
     # In a thread: a large graph takes a while, and the event loop serves everybody.
@@ -41,6 +50,9 @@ async def tokenize_one_by_one(
 ) -> Any:
     """A batch whose texts SGLang would encode together has none where trees stand in it."""
     prompts = [obj[i] for i in range(batch_size)]
+    if is_on():
+        for prompt in prompts:
+            await asyncio.to_thread(recognise_text, prompt)
     if not any(map(has_dependencies, prompts)):
         return await original(manager, batch_size, obj)
     return [await manager._tokenize_one_request(prompt) for prompt in prompts]
@@ -73,6 +85,8 @@ async def unwrap_report(
                 report = next((value for value in values or () if value), None)
                 if report is not None:
                     report["differs"] = getattr(obj, DIFFERS, None)
+                    if hasattr(obj, RECOGNISED):
+                        report["recognised"] = getattr(obj, RECOGNISED)
                     collect(report)
         if report is not None:
             report["retractions"] = meta_info.get("num_retractions", 0)

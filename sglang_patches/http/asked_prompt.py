@@ -20,7 +20,13 @@ from pydantic import TypeAdapter, ValidationError
 from depcache.errors import PromptError, explain_validation, shorten
 from depcache.prompt.unread import find_unread, texts_of
 from depcache.prompt.wire import PREFIX, WireIds, parse_wire
-from sglang_patches.requests.inbound import DIFFERS, custom_params_of, has_dependencies, prepare
+from sglang_patches.requests.inbound import (
+    DIFFERS,
+    custom_params_of,
+    has_dependencies,
+    prepare,
+    recognise_text,
+)
 from sglang_patches.requests.tenants import seal
 
 MAX_BODY_BYTES = 16 * 2**20
@@ -66,6 +72,7 @@ def _read(http_server: Any, data: bytes) -> AskedPrompt:
     if not isinstance(body, dict):
         raise PromptError(f"the body is {shorten(body)}: send a JSON object")
     obj = _to_internal(http_server, body)
+    recognise_text(obj)
     if not has_dependencies(obj):
         sentence = "the request has no dependency data: send depcache_ keys in custom_params"
         if unread := find_unread(texts_of(body.get("messages"))):

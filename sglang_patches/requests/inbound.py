@@ -10,7 +10,8 @@ on a thread: the event loop serves everybody. What is cheap to see is refused fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from functools import cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -35,6 +36,9 @@ from depcache.prompt.wire import (
     read_input_ids,
 )
 from sglang_patches.requests.beginnings import closing_of
+from sglang_patches.requests.recognition import LAYOUT, RECOGNISED, find_facts, summarise
+
+logger = logging.getLogger("depcache")
 
 MAX_BYTES_PER_TOKEN = 64
 """Longest text of a dependency prompt, and longest `depcache_paths`, in characters for each token
@@ -52,10 +56,14 @@ class RenderedChat(str):
 
     suffix  token ids that go behind it: the beginning of an answer to be continued
     wire    the outline of this text, where the request came with that of a message
+    encode      the ids of the whole chat as SGLang makes them, `suffix` included
+    recognised  the server found the outline by itself: rows by recogniser
     """
 
     suffix: list[int]
     wire: WireOutline | None = None
+    encode: Callable[[], list[int]]
+    recognised: dict[str, int] | None = None
 
 
 class _OneRequest(BaseModel):
@@ -84,6 +92,55 @@ def prepare(obj: Any, manager: Any) -> None:
     """
     if getattr(obj, _IS_READY, False) or not has_dependencies(obj):
         return
+    if _recognised_in(obj) is None:
+        _prepare(obj, manager)
+        return
+    given = obj.text, obj.input_ids, obj.sampling_params
+    try:
+        _prepare(obj, manager)
+    except PromptError as error:  # nobody asked for it: the prompt goes on as it came
+        logger.debug("recognised facts are of no use: %s", error)
+        obj.text, obj.input_ids, obj.sampling_params = given
+        _make_plain(obj)
+
+
+def recognise_text(obj: Any) -> None:
+    """Give a plain prompt of one text the outline of the facts that the server finds in it.
+
+    For `/v1/completions` and `/generate`; a chat is read before its template runs. Does nothing
+    where nobody looks, or nothing is found. Takes 0.1 s at most.
+    """
+    if has_dependencies(obj) or not isinstance(obj.text, str) or obj.input_ids is not None:
+        return
+    found = find_facts(obj.text)
+    sampling_params = obj.sampling_params if obj.sampling_params is not None else {}
+    if found is None or found.outline is None or not isinstance(sampling_params, Mapping):
+        return
+    given = custom_params_of(obj)
+    if given is not None and not isinstance(given, Mapping):
+        return
+    params = {**(given or {}), **found.outline.to_params(LAYOUT)}
+    obj.sampling_params = {**sampling_params, "custom_params": params}
+    setattr(obj, RECOGNISED, summarise(found))
+
+
+def _recognised_in(obj: Any) -> dict[str, int] | None:
+    """Rows by recogniser, of a request whose facts the server found by itself."""
+    if isinstance(obj.text, RenderedChat) and obj.text.recognised is not None:
+        setattr(obj, RECOGNISED, obj.text.recognised)
+    return getattr(obj, RECOGNISED, None)
+
+
+def _make_plain(obj: Any) -> None:
+    """Take the dependency data off a request again."""
+    if isinstance(obj.text, RenderedChat):
+        obj.input_ids, obj.text = obj.text.encode(), None
+    others = {k: v for k, v in custom_params_of(obj).items() if not k.startswith(PREFIX)}
+    obj.sampling_params = {**obj.sampling_params, "custom_params": others or None}
+    delattr(obj, RECOGNISED)
+
+
+def _prepare(obj: Any, manager: Any) -> None:
     _refuse_types(obj)
     # SGLang takes prompts that are shorter than this.
     max_tokens = manager.context_len - manager.num_reserved_tokens

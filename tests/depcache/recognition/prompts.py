@@ -196,10 +196,11 @@ def dicts(facts: Sequence[Fact], question: str) -> Made:
 
 def tool_dicts(facts: Sequence[Fact], question: str) -> Made:
     rows = [{"a.name": a, "type(r)": r, "b.name": b} for a, r, b in facts]
-    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function"}]}
+    function = {"name": "look_up", "arguments": "{}"}
+    calls = [{"id": "1", "type": "function", "function": function}]
     return [
         *chat(question),
-        call,
+        {"role": "assistant", "content": None, "tool_calls": calls},
         {"role": "tool", "tool_call_id": "1", "content": str(rows)},
     ], list(map(str, rows))
 
