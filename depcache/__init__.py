@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from depcache.client.client import Client
     from depcache.client.context import graph_context
+    from depcache.client.frameworks import clients, install, report
     from depcache.client.transport import (
         AsyncDepCacheTransport,
         DepCacheTransport,
@@ -50,18 +51,22 @@ __all__ = [
     "Template",
     "TreeNode",
     "async_httpx_client",
+    "clients",
     "graph_context",
     "httpx_client",
+    "install",
     "recognise",
     "recognisers",
     "register_recogniser",
     "register_template",
     "render",
+    "report",
 ]
 
 _HOMES = {
     "depcache.client.client": ["Client"],
     "depcache.client.context": ["graph_context"],
+    "depcache.client.frameworks": ["clients", "install", "report"],
     "depcache.client.transport": [
         "AsyncDepCacheTransport",
         "DepCacheTransport",

@@ -14,7 +14,9 @@ from openai import OpenAI, OpenAIError
 import depcache
 
 server = os.environ.get("DEPCACHE_SERVER", "http://127.0.0.1:30000")
-client = OpenAI(base_url=f"{server}/v1", api_key="none", http_client=depcache.httpx_client())
+# depcache-tiny was trained for facts merged into trees; leave `merge` out for other models.
+http = depcache.httpx_client(merge=True)
+client = OpenAI(base_url=f"{server}/v1", api_key="none", http_client=http)
 
 
 def ask(content: str) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from depcache.client.client import Client
     from depcache.client.context import GraphContext, graph_context
+    from depcache.client.frameworks import clients, install, report
     from depcache.client.reply import Reply, ReuseReport, Usage
     from depcache.client.stream import ReplyStream
     from depcache.client.transport import (
@@ -31,13 +32,17 @@ __all__ = [
     "ReuseReport",
     "Usage",
     "async_httpx_client",
+    "clients",
     "graph_context",
     "httpx_client",
+    "install",
+    "report",
 ]
 
 _HOMES = {
     "client": ["Client"],
     "context": ["GraphContext", "graph_context"],
+    "frameworks": ["clients", "install", "report"],
     "reply": ["Reply", "ReuseReport", "Usage"],
     "stream": ["ReplyStream"],
     "transport": [

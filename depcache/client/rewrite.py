@@ -18,6 +18,7 @@ from depcache.errors import DepCacheError
 from depcache.prompt.layout_names import Layout
 from depcache.prompt.render import HEADING
 from depcache.prompt.template import TEMPLATES
+from depcache.recognition.recognise import recognise
 
 ARROW = " -> "
 MIN_LINES = 2
@@ -72,6 +73,7 @@ def rewrite_body(
     context: GraphContext | None,
     auto: bool,
     layout: Layout,
+    merge: bool = False,
     notice: UnreadNotice | None = None,
 ) -> dict[str, Any] | None:
     """The same request as a dependency prompt; None when it should go out as it is.
@@ -79,7 +81,9 @@ def rewrite_body(
     body     parsed JSON of a request to `/v1/chat/completions` or `/v1/completions`; may be
              changed when a request is returned
     context  the paths the caller named; they go before what is found in the text
-    auto     look for fact lines in the text when no context is given
+    auto     look for facts in the text when no context is given
+    merge    False: rows as frameworks write them stand whole, the text is not changed. True: lines
+             `A -> rel -> B` alone are read, and become trees, for models trained for it
     layout   position layout for facts that were found
     notice   is shown the texts around what was found
     """
@@ -96,9 +100,13 @@ def rewrite_body(
                     MARKER,
                 )
         else:
-            found, params = _place_found(slots, layout) if auto else (None, None)
+            stretch, params = None, None
+            if auto and merge:
+                stretch, params = _place_found(slots, layout)
+            elif auto:
+                stretch, params = _recognise(body, slots, layout)
             if auto and notice is not None and not notice.is_said:
-                notice.look(_around_facts(slots, found))
+                notice.look(_around_facts(slots, stretch))
     except DepCacheError as error:
         _logger.warning("the request goes out as a plain prompt: %s", error)
         return None
@@ -188,12 +196,26 @@ def _place_context(slots: list[_Slot], context: GraphContext) -> dict[str, Any] 
     return None
 
 
-def _place_found(
-    slots: list[_Slot], layout: Layout
-) -> tuple[GraphContext | None, dict[str, Any] | None]:
+def _recognise(
+    body: Mapping[str, Any], slots: list[_Slot], layout: Layout
+) -> tuple[str | None, dict[str, Any] | None]:
+    """Find the rows of facts that a framework wrote. Nothing is changed.
+
+    Returns their text and the `custom_params` that say where they stand.
+    """
+    if not slots:
+        return None, None
+    found = recognise(body["prompt"] if slots[0].message is None else body["messages"])
+    outline = found.outline
+    if outline is None:
+        return None, None
+    return found.text[outline.start : outline.stop], outline.to_params(layout)
+
+
+def _place_found(slots: list[_Slot], layout: Layout) -> tuple[str | None, dict[str, Any] | None]:
     """Find the longest block of facts in all texts and bring it into shape.
 
-    Returns the facts and the `custom_params` that say where they stand.
+    Returns their text and the `custom_params` that say where they stand.
     """
     found = [(slot, find_block(slot.text)) for slot in slots if slot.is_ours]
     blocks = [(slot, block) for slot, block in found if block is not None]
@@ -201,13 +223,13 @@ def _place_found(
         return None, None
     slot, block = max(blocks, key=lambda pair: len(pair[1].paths))
     context = GraphContext(block.paths, "path", layout)
-    return context, _place(slot, block.start, block.stop, context)
+    return context.text, _place(slot, block.start, block.stop, context)
 
 
-def _around_facts(slots: list[_Slot], context: GraphContext | None) -> list[str]:
+def _around_facts(slots: list[_Slot], stretch: str | None) -> list[str]:
     """The texts of all but the model itself, a line in the place of facts that were found."""
     texts = [slot.text for slot in slots if slot.is_ours]
-    return texts if context is None else [text.replace(context.text, "\n---") for text in texts]
+    return texts if stretch is None else [text.replace(stretch, "\n---\n") for text in texts]
 
 
 def _place(slot: _Slot, start: int, stop: int, context: GraphContext) -> dict[str, Any]:

@@ -6,7 +6,8 @@
 The same argument gives it to LlamaIndex (`OpenAILike(http_client=...)`), LangChain
 (`ChatOpenAI(http_client=...)`) and neo4j-graphrag (`OpenAILLM(http_client=...)`). Only the JSON
 bodies of POSTs to `/chat/completions` and `/completions` are touched, and only when they hold
-graph facts. What looks like facts and is none of these is said in the log, once for each client.
+facts in a spelling that is recognised. What looks like facts and is not is said in the log, once
+for each client.
 Replies pass unchanged; what was reused is in their `metadata["depcache"]`.
 """
 
@@ -34,12 +35,13 @@ _logger = logging.getLogger("depcache.client")
 class _Rewriter:
     """What both transports do to a request before it goes out."""
 
-    def __init__(self, layout: Layout, auto: bool) -> None:
+    def __init__(self, layout: Layout, auto: bool, merge: bool) -> None:
         self._layout: Layout = read_layout(layout)
         self._auto = auto
+        self._merge = merge
         self._notice = UnreadNotice(
-            "name the paths with depcache.graph_context, or write them as lines "
-            "'A -> relation -> B' that follow one another"
+            "name the paths with depcache.graph_context, or teach the spelling with "
+            "depcache.register_recogniser"
         )
 
     def applies_to(self, request: httpx.Request) -> bool:
@@ -58,6 +60,7 @@ class _Rewriter:
                 context=current_context(),
                 auto=self._auto,
                 layout=self._layout,
+                merge=self._merge,
                 notice=self._notice,
             )
             # Escaped, because a body may hold half a surrogate pair, which UTF-8 cannot.
@@ -85,8 +88,10 @@ class DepCacheTransport(httpx.BaseTransport):
 
     wrapped  the transport that really sends; None makes an `httpx.HTTPTransport`
     layout   position layout for facts that are found in the text
-    auto     look for fact lines (`A -> rel -> B`, two or more in a row); False leaves only
+    auto     look for facts as frameworks write them (see `depcache.recognise`); False leaves only
              what `graph_context` names
+    merge    read lines `A -> rel -> B` alone, two or more in a row, and merge them into trees: a
+             shorter prompt, for models that were trained for it
     """
 
     def __init__(
@@ -95,9 +100,10 @@ class DepCacheTransport(httpx.BaseTransport):
         *,
         layout: Layout = "tree",
         auto: bool = True,
+        merge: bool = False,
     ) -> None:
         self._wrapped = wrapped or httpx.HTTPTransport()
-        self._rewriter = _Rewriter(layout, auto)
+        self._rewriter = _Rewriter(layout, auto, merge)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         if self._rewriter.applies_to(request):
@@ -118,9 +124,10 @@ class AsyncDepCacheTransport(httpx.AsyncBaseTransport):
         *,
         layout: Layout = "tree",
         auto: bool = True,
+        merge: bool = False,
     ) -> None:
         self._wrapped = wrapped or httpx.AsyncHTTPTransport()
-        self._rewriter = _Rewriter(layout, auto)
+        self._rewriter = _Rewriter(layout, auto, merge)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if self._rewriter.applies_to(request):
@@ -132,23 +139,25 @@ class AsyncDepCacheTransport(httpx.AsyncBaseTransport):
         await self._wrapped.aclose()
 
 
-def httpx_client(*, layout: Layout = "tree", auto: bool = True, **options: Any) -> httpx.Client:
+def httpx_client(
+    *, layout: Layout = "tree", auto: bool = True, merge: bool = False, **options: Any
+) -> httpx.Client:
     """An `httpx.Client` for the `http_client` argument of the OpenAI SDK and what builds on it.
 
-    layout, auto  as for `DepCacheTransport`
-    options       of `httpx.Client`. Proxies of the environment are not used; pass `proxy=`.
+    layout, auto, merge  as for `DepCacheTransport`
+    options              of `httpx.Client`. Proxies of the environment are not used; pass `proxy=`.
     """
     sending = httpx.HTTPTransport(**_take_transport_options(options))
-    transport = DepCacheTransport(sending, layout=layout, auto=auto)
+    transport = DepCacheTransport(sending, layout=layout, auto=auto, merge=merge)
     return httpx.Client(transport=transport, **_with_defaults(options))
 
 
 def async_httpx_client(
-    *, layout: Layout = "tree", auto: bool = True, **options: Any
+    *, layout: Layout = "tree", auto: bool = True, merge: bool = False, **options: Any
 ) -> httpx.AsyncClient:
     """The same for `AsyncOpenAI` and other asynchronous users."""
     sending = httpx.AsyncHTTPTransport(**_take_transport_options(options))
-    transport = AsyncDepCacheTransport(sending, layout=layout, auto=auto)
+    transport = AsyncDepCacheTransport(sending, layout=layout, auto=auto, merge=merge)
     return httpx.AsyncClient(transport=transport, **_with_defaults(options))
 
 

@@ -23,6 +23,10 @@ LINES = "Marie Curie -> born in -> Warsaw\nWarsaw -> located in -> Poland"
 
 
 def auto(body) -> Any:
+    return rewrite_body(copy.deepcopy(body), context=None, auto=True, merge=True, layout="tree")
+
+
+def recognised(body) -> Any:
     return rewrite_body(copy.deepcopy(body), context=None, auto=True, layout="tree")
 
 
@@ -226,6 +230,32 @@ def test_any_list_of_facts_is_found_whole_and_served(paths, before):
     lines = "\n".join(" -> ".join(path) for path in paths)
     body = auto(chat(f"Facts{before}:\n{lines}\n\nQ?"))
     assert_served(body, list(dict.fromkeys(paths)))
+
+
+# whole rows, as frameworks write them
+
+
+def test_rows_stand_whole_unless_trees_are_asked_for():
+    body = chat(f"Facts:\n{LINES}\n\nWhere?")
+    sent = recognised(body)
+    assert sent["messages"] == body["messages"]
+    wire = parse_wire(sent["custom_params"])
+    assert isinstance(wire, WireOutline) and not wire.outline.merge
+    pieces = wire.outline.pieces(body["messages"][0]["content"])
+    assert set(LINES.split("\n")) <= {piece.strip() for piece in pieces}
+
+
+def test_rows_are_found_in_prompts_and_parts_of_messages():
+    found = recognised({"prompt": f"Facts:\n{LINES}\n\nWhere?"})
+    assert found["custom_params"]["depcache_outline"]["message"] is None
+    parts = [{"type": "text", "text": f"Facts:\n{LINES}\n\nWhere?"}]
+    found = recognised({"messages": [{"role": "user", "content": parts}]})
+    assert found["custom_params"]["depcache_outline"]["message"] == 0
+
+
+@pytest.mark.parametrize("body", [chat("Hello"), chat(f"F:\n{LINES}", role="assistant"), {}, None])
+def test_what_holds_no_rows_is_left_alone(body):
+    assert recognised(body) is None
 
 
 # explicit

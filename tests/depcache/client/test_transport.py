@@ -32,7 +32,7 @@ def server():
 
 @pytest.fixture
 def http(server):
-    with httpx.Client(transport=DepCacheTransport(server.transport)) as client:
+    with httpx.Client(transport=DepCacheTransport(server.transport, merge=True)) as client:
         yield client
 
 
@@ -56,7 +56,8 @@ def test_a_chat_with_facts_is_sent_as_a_dependency_prompt_with_the_right_length(
 def test_a_body_without_facts_is_sent_byte_for_byte(content, server):
     sent = []
     transport = DepCacheTransport(
-        httpx.MockTransport(lambda request: sent.append(request.content) or httpx.Response(200))
+        httpx.MockTransport(lambda request: sent.append(request.content) or httpx.Response(200)),
+        merge=True,
     )
     with httpx.Client(transport=transport) as client:
         client.post(URL, content=content, headers=JSON)
@@ -76,7 +77,8 @@ def test_other_requests_pass_untouched(method, path, headers):
     content = json.dumps({"messages": MESSAGES}).encode()
     sent = []
     transport = DepCacheTransport(
-        httpx.MockTransport(lambda request: sent.append(request.read()) or httpx.Response(200))
+        httpx.MockTransport(lambda request: sent.append(request.read()) or httpx.Response(200)),
+        merge=True,
     )
     with httpx.Client(transport=transport) as client:
         client.request(method, f"http://test{path}", content=content, headers=headers)
@@ -99,7 +101,7 @@ def test_half_a_surrogate_pair_beside_facts_survives(http, server):
 
 def test_the_asynchronous_transport_does_the_same(server):
     async def ask():
-        transport = AsyncDepCacheTransport(httpx.MockTransport(server.answer))
+        transport = AsyncDepCacheTransport(httpx.MockTransport(server.answer), merge=True)
         async with httpx.AsyncClient(transport=transport) as client:
             await client.post(URL, json={"messages": MESSAGES})
             with graph_context([("x", "r", "y")]) as facts:
@@ -175,7 +177,7 @@ def test_the_openai_sdk_takes_a_graph_context(sdk, server):
 
 def test_the_asynchronous_openai_sdk_works_too(server):
     async def ask():
-        transport = AsyncDepCacheTransport(httpx.MockTransport(server.answer))
+        transport = AsyncDepCacheTransport(httpx.MockTransport(server.answer), merge=True)
         client = openai.AsyncOpenAI(
             base_url="http://test/v1",
             api_key="-",
@@ -193,7 +195,7 @@ SENTENCES = "Use these triplets.\n\nAda born in Mire\nAda won Cup\n\nWhere was A
 
 def test_facts_that_are_not_read_are_said_once_for_each_client(server, caplog):
     for _ in range(2):
-        with httpx.Client(transport=DepCacheTransport(server.transport)) as client:
+        with httpx.Client(transport=DepCacheTransport(server.transport, merge=True)) as client:
             for content in ("Hello", SENTENCES, SENTENCES):
                 client.post(URL, json={"messages": [{"role": "system", "content": content}]})
     assert len(caplog.messages) == 2
@@ -218,7 +220,7 @@ def test_nothing_is_said_where_paths_are_named_or_recognition_is_off(server, cap
     body = {"messages": [{"role": "user", "content": SENTENCES}]}
     with httpx.Client(transport=DepCacheTransport(server.transport, auto=False)) as client:
         client.post(URL, json=body)
-    with httpx.Client(transport=DepCacheTransport(server.transport)) as client:
+    with httpx.Client(transport=DepCacheTransport(server.transport, merge=True)) as client:
         with graph_context(PATHS) as facts:
             message = {"role": "user", "content": f"{SENTENCES}{facts}"}
             client.post(URL, json={"messages": [message]})

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One line for each framework: the clients that it takes, under the names that it gives them.
+
+    ChatOpenAI(base_url=..., api_key="none", **depcache.clients("langchain"))
+
+A framework that gets only one of its two clients sends the calls of the other kind as plain
+prompts, without a word. So both are given wherever both are taken.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from depcache.client.reply import ReuseReport
+from depcache.client.transport import async_httpx_client, httpx_client
+from depcache.errors import ConfigError, shorten
+
+SYNC, ASYNC = "sync", "async"
+
+FRAMEWORKS: dict[str, dict[str, str]] = {
+    "openai": {"http_client": SYNC},
+    "openai-async": {"http_client": ASYNC},
+    "llamaindex": {"http_client": SYNC, "async_http_client": ASYNC},
+    "langchain": {"http_client": SYNC, "http_async_client": ASYNC},
+    "neo4j-graphrag": {"http_client": SYNC},
+    "lightrag": {"openai_client_configs.http_client": ASYNC},
+}
+"""A framework to its keyword arguments, a dot before the key of a mapping, and what they hold."""
+
+INSTALLABLE = {"litellm": {"client_session": SYNC, "aclient_session": ASYNC}}
+"""A library to the attributes of its module that hold the clients of all its calls."""
+
+
+def clients(framework: str, **options: Any) -> dict[str, Any]:
+    """The keyword arguments that bring DepCache into `framework`.
+
+    framework  openai, openai-async, llamaindex (`OpenAILike`), langchain (`ChatOpenAI`),
+               neo4j-graphrag (`OpenAILLM`, which takes a client for its synchronous calls alone),
+               lightrag (`openai_complete_if_cache`)
+    options    of `httpx_client` and `async_httpx_client`
+
+    Raises ConfigError for another name.
+    """
+    wanted = FRAMEWORKS.get(framework)
+    if wanted is None:
+        raise ConfigError(
+            f"{shorten(framework)} is no framework that is known here: use one of "
+            f"{', '.join(FRAMEWORKS)}, or pass depcache.httpx_client() yourself"
+        )
+    made: dict[str, Any] = {}
+    for name, kind in wanted.items():
+        outer, _, inner = name.rpartition(".")
+        holder = made.setdefault(outer, {}) if outer else made
+        holder[inner] = _make(kind, options)
+    return made
+
+
+def install(library: str, **options: Any) -> None:
+    """Bring DepCache into all calls of `library` in this process.
+
+    library  litellm: GraphRAG-SDK, MS GraphRAG and cognee call models through it
+    options  as for `clients`
+
+    Raises ConfigError for another name, or where the library is not installed.
+    """
+    wanted = INSTALLABLE.get(library)
+    if wanted is None:
+        raise ConfigError(
+            f"{shorten(library)} cannot be given clients for the whole process: use one of "
+            f"{', '.join(INSTALLABLE)}, or depcache.clients(...)"
+        )
+    try:
+        module = import_module(library)
+    except ImportError as error:
+        raise ConfigError(f"{library} is not installed here ({error}): install it first") from None
+    for name, kind in wanted.items():
+        setattr(module, name, _make(kind, options))
+
+
+def report(reply: Any) -> ReuseReport | None:
+    """What a server says was reused for `reply`; None from a server without DepCache.
+
+    reply  what any client made of it: parsed JSON, an object of the OpenAI SDK or of LiteLLM, a
+           LlamaIndex response (`raw`), a LangChain message (`response_metadata`), our own `Reply`
+
+    Where a framework drops the fields that it does not know, there is nothing to be found.
+    """
+    for holder in (reply, *(_get(reply, name) for name in _WRAPPERS)):
+        own = _get(holder, "depcache")
+        if isinstance(own, ReuseReport):
+            return own
+        for name in ("metadata", "meta_info"):
+            found = ReuseReport.from_dict(_get(_get(holder, name), "depcache"))
+            if found is not None:
+                return found
+    return None
+
+
+_WRAPPERS = ("raw", "response_metadata", "additional_kwargs", "model_extra")
+
+
+def _get(holder: Any, name: str) -> Any:
+    if isinstance(holder, dict):
+        return holder.get(name)
+    return getattr(holder, name, None)
+
+
+def _make(kind: str, options: dict[str, Any]) -> Any:
+    return httpx_client(**options) if kind == SYNC else async_httpx_client(**options)
