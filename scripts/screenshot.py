@@ -32,7 +32,7 @@ from tests.helpers.server import start_serve  # noqa: E402
 FLAGS = ("--max-total-tokens", "4096")
 SETTINGS = {"DEPCACHE_HOST_GB": "0.05", "DEPCACHE_LOAD_POLICY": "always"}
 NUM_QUESTIONS, NUM_BEFORE = 40, 12
-WIDE, NARROW = (1280, 1290), (360, 780)
+WIDE, NARROW = (1280, 1246), (360, 780)
 
 # The prompt of the newest whose context came from the most different places.
 CHOOSE_MIXED = """
