@@ -69,6 +69,10 @@ docs: $(STAMP)  ## the documentation, into site/
 	@$(PYTHON) -m typer depcache.cli.main utils docs --name depcache --title Commands --output docs/reference/commands.md > /dev/null
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --clean --quiet
 
+.PHONY: screenshot
+screenshot: $(STAMP)  ## the picture of /depcache/ui in README (needs chromium, chromium-driver and fonts-inter)
+	@$(PYTHON) scripts/screenshot.py
+
 .PHONY: build
 build: $(STAMP)  ## the wheels of DepCache and of depcache-tiny, into dist/
 	@rm -rf build models/tiny/build dist  # files that were deleted since would come back from build/

@@ -21,6 +21,7 @@ class Look:
     """Tokens of a prompt by where their KV is.
 
     matched    per segment the number of its leading tokens that are cached
+    by_segment  the same in three parts: shared, shifted, in a lower tier
     shared     on the device, at the position wanted
     shifted    on the device, at another position
     in_tiers   per tier below the device, the fastest first: there and in none that is faster
@@ -28,6 +29,7 @@ class Look:
     """
 
     matched: list[int]
+    by_segment: list[tuple[int, int, int]]
     shared: int
     shifted: int
     in_tiers: list[int]
@@ -50,7 +52,7 @@ def look_up(tree: KVTree, root: Node, table: SegmentTable, *, num_tiers: int | N
     """
     tokens, key = table.tokens, table.key
     names = tree.tiers.names[:num_tiers]
-    found = Look([], 0, 0, [0] * len(names), [[] for _ in names])
+    found = Look([], [], 0, 0, [0] * len(names), [[] for _ in names])
     # Where each segment ended: a node and the tokens used of it; None if it did not match whole.
     ends: list[tuple[Node, int] | None] = []
     for segment, (start, stop, parent, position) in enumerate(
@@ -59,10 +61,12 @@ def look_up(tree: KVTree, root: Node, table: SegmentTable, *, num_tiers: int | N
         above = (table.root_of(tree, root, segment), 0) if parent < 0 else ends[parent]
         if above is None:
             found.matched.append(0)
+            found.by_segment.append((0, 0, 0))
             ends.append(None)
             continue
         node, used = above
         at = start
+        shared, shifted = found.shared, found.shifted
         while at < stop:
             if used == node.num_tokens:
                 child = node.children.get(tokens[at])
@@ -93,6 +97,8 @@ def look_up(tree: KVTree, root: Node, table: SegmentTable, *, num_tiers: int | N
             if at < end:
                 break
         found.matched.append(at - start)
+        shared, shifted = found.shared - shared, found.shifted - shifted
+        found.by_segment.append((shared, shifted, at - start - shared - shifted))
         ends.append((node, used) if at == stop else None)
     if table.has_twins:
         found.tier_nodes = [list(dict.fromkeys(nodes)) for nodes in found.tier_nodes]

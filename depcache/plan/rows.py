@@ -86,6 +86,17 @@ class RowTable:
         storable[num_hits : num_tokens - num_task] = True
         return cls(index, kind, storable)
 
+    def by_segment(self, table: SegmentTable) -> np.ndarray:
+        """(num_segments, 4) int64: tokens of each segment of `table` by kind, up to `MISSED`."""
+        num_kinds = int(RowKind.TASK)
+        kind = np.empty(len(self.index), np.int64)
+        kind[self.index] = self.kind
+        sizes = np.array(table.stops, np.int64) - np.array(table.starts, np.int64)
+        segment = np.repeat(np.arange(len(sizes)), sizes)
+        # Segments follow one another and end where the task begins.
+        cells = segment * num_kinds + kind[: len(segment)]
+        return np.bincount(cells, minlength=len(sizes) * num_kinds).reshape(-1, num_kinds)
+
     def runs(self, table: SegmentTable) -> Runs:
         """The storable rows, cut where row, token or segment does not follow on."""
         rows = np.flatnonzero(self.storable)

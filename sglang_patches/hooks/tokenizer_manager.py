@@ -12,11 +12,14 @@ Unnecessary when SGLang lets plugins validate requests and add to a reply's meta
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from depcache.errors import PromptError
 from sglang_patches.http.rejections import counting_rejections
+from sglang_patches.http.watched import WATCHED
+from sglang_patches.observe.traces import TRACE
 from sglang_patches.requests.inbound import (
     DIFFERS,
     has_dependencies,
@@ -29,6 +32,8 @@ from sglang_patches.requests.recognition import RECOGNISED, is_on
 from sglang_patches.requests.state import ATTRIBUTE
 from sglang_patches.requests.tenants import seal
 
+BEGAN = "depcache_began_s"  # attribute of a request: when its prompt was about to be read
+
 
 async def tokenize_dependencies(original: Callable[..., Any], manager: Any, obj: Any) -> Any:
     """Before SGLang tokenizes and checks lengths: text to ids, and whatever can be wrong."""
@@ -36,6 +41,7 @@ async def tokenize_dependencies(original: Callable[..., Any], manager: Any, obj:
         await asyncio.to_thread(recognise_text, obj)
     if not has_dependencies(obj):
         return await original(manager, obj)
+    setattr(obj, BEGAN, time.perf_counter())
     # In a thread: a large graph takes a while, and the event loop serves everybody.
     with counting_rejections():
         await asyncio.to_thread(prepare, obj, manager)
@@ -87,6 +93,7 @@ async def unwrap_report(
                     report["differs"] = getattr(obj, DIFFERS, None)
                     if hasattr(obj, RECOGNISED):
                         report["recognised"] = getattr(obj, RECOGNISED)
+                    WATCHED.note(report, report.pop(TRACE, None), getattr(obj, BEGAN, None))
                     collect(report)
         if report is not None:
             report["retractions"] = meta_info.get("num_retractions", 0)

@@ -70,7 +70,10 @@ def _explain(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
         "loaded": sum(plan.in_tiers),
         "missed": table.task_start - num_hits,
         "on_disk": num_on_disk,
-        "matched_by_segment": plan.matched,
+        "sources_by_segment": [
+            (*parts, stop - start - sum(parts))
+            for parts, start, stop in zip(plan.by_segment, table.starts, table.stops, strict=True)
+        ],
     }
 
 
@@ -156,6 +159,12 @@ def _keep_disk(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def _watch(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
+    """Trace the requests of the next seconds; nothing of them is kept here."""
+    cache.dependency.watch.keep_on(question["seconds"])
+    return {"capacity_tokens": cache.token_to_kv_pool_allocator.size}
+
+
 def _table_and_root(cache: Any, question: dict[str, Any]) -> tuple[SegmentTable, Node]:
     """The segments of the question's prompt, and the root of its namespace."""
     wire = parse_wire(question["custom_params"])
@@ -173,5 +182,6 @@ _ANSWERS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
     "invalidate": _invalidate,
     "persist": _persist,
     "keep_disk": _keep_disk,
+    "watch": _watch,
     "tree": lambda cache, question: dump_tree(cache, question["limit"]),
 }

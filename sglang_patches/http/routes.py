@@ -8,26 +8,28 @@ admin rights (SGLang 0.5.17 with FastAPI 0.163).
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Literal
 
 import fastapi
+import numpy as np
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 import depcache
 from depcache.config import load_config
 from depcache.errors import PromptError
-from depcache.prompt.layout import token_positions
 from depcache.prompt.unread import find_unread
 from depcache.prompt.wire import forest_from_wire
 from sglang_patches.http.asked_prompt import AskedPrompt, read_asked_prompt
 from sglang_patches.http.control import make_question
+from sglang_patches.http.prompt_table import describe_prompt
 from sglang_patches.http.rejections import num_rejected, trial
+from sglang_patches.http.ui import add_ui_routes
 from sglang_patches.observe.stats import add_text, to_dot
 from sglang_patches.requests.beginnings import entities_are_beginnings
 from sglang_patches.verify import inspect
 from sglang_patches.version import installed_version
 
-MAX_TABLE_ROWS = 2000
 MAX_TREE_NODES = 10_000  # the scheduler lists them, and serves nobody meanwhile
 MAX_TIMEOUT_S = 3600.0
 
@@ -126,6 +128,7 @@ def add_routes(http_server: Any) -> None:
             return _bad_request(result.message or "requests are running: flush when there are none")
         return {"success": True}
 
+    add_ui_routes(http_server, partial(_ask, http_server))
     app.openapi_schema = None
 
 
@@ -182,15 +185,7 @@ async def explain(http_server: Any, prompt: AskedPrompt) -> dict[str, Any]:
 def _explain(prompt: AskedPrompt, reply: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
     input_ids, wire = prompt.input_ids, prompt.wire
     forest = forest_from_wire(input_ids, wire)
-    positions = token_positions(forest, wire.layout)
-    # Segment 0 of the plan is the system, when there is one.
-    matched = reply.pop("matched_by_segment")[1 if forest.system_len else 0 :]
-    shown = min(forest.num_segments, MAX_TABLE_ROWS)
-    starts = forest.starts[:shown].tolist()
-    lens = forest.lens[:shown].tolist()
-    texts = tokenizer.batch_decode(
-        [input_ids[start : start + num] for start, num in zip(starts, lens, strict=True)]
-    )
+    sources = np.array(reply.pop("sources_by_segment"), np.int64).reshape(-1, 4)
     around = [input_ids[: forest.system_len], input_ids[forest.task_start :]]
     unread = find_unread(tokenizer.batch_decode(around))
     return {
@@ -204,17 +199,5 @@ def _explain(prompt: AskedPrompt, reply: dict[str, Any], tokenizer: Any) -> dict
         "fallback_reason": None,
         "differs": prompt.differs,
         "unread_facts": [each._asdict() for each in unread],
-        "table": [
-            {
-                "segment": i,
-                "parent": int(forest.parents[i]),
-                "start": starts[i],
-                "num_tokens": lens[i],
-                "position": int(positions[starts[i]]),
-                "text": texts[i],
-                "cached": matched[i],
-            }
-            for i in range(shown)
-        ],
-        "table_is_cut": shown < forest.num_segments,
+        **describe_prompt(input_ids, forest, wire.layout, sources, tokenizer),
     }

@@ -31,6 +31,7 @@ from depcache.prompt.wire import PREFIX as WIRE_PREFIX
 from depcache.prompt.wire import WireIds, parse_wire
 from sglang_patches import compat
 from sglang_patches.contract import Request
+from sglang_patches.observe.traces import TRACE, Watch, make_trace
 from sglang_patches.requests.state import (
     ATTRIBUTE,
     NO_FREE_SLOTS,
@@ -125,6 +126,7 @@ class DependencyRequests:
             ("requests", "shared", "shifted", "loaded", "missed", "plain", "shift_fallbacks"), 0
         )
         self.num_private = 0  # slots of shifted copies
+        self.watch = Watch()
         self._tree = tree
         self._slots = slots
         self._host = host
@@ -264,6 +266,8 @@ class DependencyRequests:
         num_rows = req.extend_range.end
         self._begin(req, state)
         self._insert_context(req, state, state.insertion, num_rows)
+        if state.trace is not None and num_rows <= state.num_tokens:
+            state.trace["done_s"] = time.perf_counter()  # so far: the next chunk may be the last
         compat.set_prefix(req, self._slots.row_on_device(req, num_rows))
         compat.set_protected_len(req, int(state.insertion.owned.sum()) + state.num_private)
 
@@ -304,7 +308,11 @@ class DependencyRequests:
         self.counters["requests"] += 1
         for name in ("shared", "shifted", "loaded", "missed", "plain"):
             self.counters[name] += report[name]
-        req.customized_info = {**(req.customized_info or {}), ATTRIBUTE: FirstSlice([report])}
+        told = report
+        if self.watch.is_on:
+            state.trace = make_trace(state)
+            told = {**report, TRACE: state.trace}
+        req.customized_info = {**(req.customized_info or {}), ATTRIBUTE: FirstSlice([told])}
         self._on_request(report, state.plan_s)
         logger.debug("rid=%s %s plan_ms=%.3f", req.rid, to_log(report), 1000 * state.plan_s)
 

@@ -87,6 +87,7 @@ class RequestState:
     num_loaded      tokens brought back from host memory for this request
     is_running      the request was admitted and holds its handle's locks
     plan_s          seconds spent so far on preparing, matching and planning it
+    trace           what is told of it to whoever watches; None while nobody does
     """
 
     tokens: np.ndarray
@@ -107,6 +108,7 @@ class RequestState:
     fallback_reason: str | None = None
     is_reported: bool = False
     plan_s: float = 0.0
+    trace: dict[str, Any] | None = None
 
     @classmethod
     def make(cls, tokens: np.ndarray, wire: WireIds, namespace: Namespace) -> RequestState:

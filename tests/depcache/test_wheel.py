@@ -51,6 +51,8 @@ def test_the_wheel_of_depcache_is_small(checkout: Path, tmp_path: Path) -> None:
     assert not [name for name in names if name.endswith((".safetensors", "tokenizer.json"))]
     assert "depcache/prompt/schema.json" in names
     assert "depcache/demo/wellknown/triples.tsv" in names
+    page = {path.name for path in (ROOT / "sglang_patches/http/page").iterdir()}
+    assert {f"sglang_patches/http/page/{name}" for name in page} <= set(names)
 
 
 def test_the_wheel_of_depcache_tiny_is_the_weights_and_their_card(

@@ -91,6 +91,9 @@ def test_a_look_counts_what_a_match_finds_and_splits_nothing(
     assert look.shifted == sum(sizes) - look.shared
     assert look.in_tiers == [sum(node.num_tokens for node in nodes) for nodes in match.in_tiers]
     assert look.num_cached == sum(look.matched)
+    assert look.matched == [sum(parts) for parts in look.by_segment]
+    totals = look.shared, look.shifted, sum(look.in_tiers)
+    assert totals == tuple(np.array([(0, 0, 0), *look.by_segment]).sum(axis=0))
     # The match has split the nodes it ended in, and left the lower halves to those looked at.
     for parts, whole in zip(match.in_tiers, look.tier_nodes, strict=True):
         assert len(set(whole)) == len(whole)

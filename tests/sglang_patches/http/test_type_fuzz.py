@@ -48,7 +48,7 @@ def check(served: Served, cases: list[Case]) -> None:
 
 def routes() -> list[str]:
     return [
-        *("/depcache/tree", "/depcache/flush"),
+        *("/depcache/tree", "/depcache/flush", "/depcache/ui/watch"),
         *("/depcache/explain", "/depcache/prefetch", "/depcache/invalidate"),
         *("/generate", "/v1/completions", "/v1/chat/completions"),
     ]

@@ -266,6 +266,23 @@ def test_the_dashboard_asks_for_what_there_is() -> None:
     assert asked <= set(listed_metrics())
 
 
+def test_the_dashboard_begins_with_headlines_and_says_what_each_panel_shows() -> None:
+    board = json.loads((REPOSITORY / "deploy" / "grafana.json").read_text(encoding="utf-8"))
+    panels = board["panels"]
+    assert all(panel["description"].endswith(".") for panel in panels)
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    (top,) = {panel["gridPos"]["y"] for panel in panels if panel["type"] == "stat"}
+    assert top == min(panel["gridPos"]["y"] for panel in panels)
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in panels)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) < 24
+
+
 def test_a_request_is_one_line_in_the_debug_log(measured: Served, log: Path) -> None:
     ids, params = measured.prompt(paths()).to_wire()
     sampling = {"max_new_tokens": 1, "custom_params": params}
