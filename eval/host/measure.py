@@ -79,7 +79,7 @@ def measure(
         on_step(f"{form}: filling the cache")
         ask_all(servers[SERVER_OF[form]].url, [*given] * NUM_WARM_UPS)
     for number in range(rounds):
-        order = list(bodies) if number % 2 == 0 else list(reversed(bodies))
+        order = list(bodies)[:: 1 if number % 2 == 0 else -1]
         for form in order:
             on_step(f"round {number + 1}: {form}")
             server = servers[SERVER_OF[form]]

@@ -38,6 +38,7 @@ SAMPLES_A_SECOND = 100
 ATTEMPTS = 3
 SCHEDULER, DETOKENIZER, FRONT = "scheduler", "detokenizer", "front"
 OTHER = "other"
+INNERMOST = "<end>"
 POLLING = "waiting for requests"
 
 _POLLS = ("on_idle", "recv_requests", "publish_load_snapshot")
@@ -165,7 +166,8 @@ def count(lines: Iterable[str], areas: Areas = AREAS) -> Counter[tuple[str, str]
         if any(word in frames[-1] for word in _WAITING):
             continue
         last = max((i for i, frame in enumerate(frames) if frame.startswith("process ")), default=0)
-        title, found = frames[last], " ".join(frames[last + 1 :])
+        # Behind the last frame stands a mark, for words that mean the innermost one.
+        title, found = frames[last], " ".join([*frames[last + 1 :], INNERMOST])
         process = next((name for name in (SCHEDULER, DETOKENIZER) if f"::{name}" in title), FRONT)
         names = (name for name, words in areas[process] if any(word in found for word in words))
         area = POLLING if "event_loop" in frames[-1] else next(names, OTHER)

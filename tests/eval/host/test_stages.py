@@ -21,6 +21,8 @@ THREAD = f"{FIRST};prepare (sglang_patches/requests/inbound.py)"
     ("stack", "stage"),
     [
         (f"{HTTP};f (h11/_connection.py)", "http/json"),
+        (f"{HTTP};Runner.run (/a/lib/asyncio/runners.py)", "event loop"),
+        (f"{HTTP};Runner.run (/a/lib/asyncio/runners.py);f (h11/_connection.py)", "http/json"),
         (f"{HTTP};x (sglang/srt/managers/io_struct.py);send (zmq/sugar/socket.py)", "pickling/zmq"),
         (
             f"{HTTP};OpenAIServingChat._apply_jinja_template (a.py);"
