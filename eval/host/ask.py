@@ -63,21 +63,37 @@ class Answer:
     computed_tokens: int
 
 
-def ask_all(url: str, bodies: Sequence[Body]) -> list[Answer]:
-    """Ask for one after the other over one connection; their answers.
+class Asker:
+    """Asks a server over one connection, for as long as the `with` block.
 
     url  of the server, without `/v1`
-
-    Raises ServerError when one is refused, breaks off or says nothing of its usage.
     """
-    parts = urlsplit(url)
-    connection = HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
-    try:
-        return [_ask(connection, body) for body in bodies]
-    except (OSError, HTTPException, ValueError) as error:
-        raise ServerError(f"a request to {url} failed: {type(error).__name__}: {error}") from error
-    finally:
-        connection.close()
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._url = url
+        self._connection = HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+
+    def __enter__(self) -> Asker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def ask(self, body: Body) -> Answer:
+        """Raises ServerError when it is refused, breaks off or says nothing of its usage."""
+        try:
+            return _ask(self._connection, body)
+        except (OSError, HTTPException, ValueError) as error:
+            raise ServerError(
+                f"a request to {self._url} failed: {type(error).__name__}: {error}"
+            ) from error
+
+
+def ask_all(url: str, bodies: Sequence[Body]) -> list[Answer]:
+    """Ask for one after the other over one connection; their answers. Raises as `Asker.ask`."""
+    with Asker(url) as asker:
+        return [asker.ask(body) for body in bodies]
 
 
 def _ask(connection: HTTPConnection, body: Body) -> Answer:

@@ -20,8 +20,8 @@ def make_figures(found: Mapping[str, Measured]) -> dict[str, Any]:
     """Of one workload.
 
     Of each form by its name: `front_ms`, `scheduler_ms` and `detokenizer_ms`, processor time of a
-    request, the median of the rounds; `processor_ms`, their sum, and its quartiles; `by_stage`,
-    where stages were looked for. `ratio` is of a form to stock SGLang.
+    request, the median; `processor_ms`, their sum, and its quartiles; `by_stage`, where stages
+    were looked for. `ratio` is of a form to stock SGLang.
     """
     figures: dict[str, Any] = {form: _make_form(each) for form, each in found.items()}
     times = {form: _spread(_times(each, "ttft_ms")) for form, each in found.items()}
@@ -97,11 +97,11 @@ def _make_form(measured: Measured) -> dict[str, Any]:
 
 
 def _times(measured: Measured, name: str) -> list[float]:
-    return [getattr(answer, name) for answers in measured.answers for answer in answers]
+    return [getattr(answer, name) for answer in measured.answers]
 
 
 def _spread(values: Iterable[float]) -> dict[str, float]:
-    low, middle, high = np.percentile(list(values), (25, 50, 75))
+    low, middle, high = np.percentile(list(values), (25, 50, 75)).tolist()
     return {"median": round(middle, 2), "low": round(low, 2), "high": round(high, 2)}
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from eval.host.ask import Answer, Body, ask_all
+from eval.host.ask import Answer, Asker, Body, ask_all
 from eval.host.servers import HostServer
 from eval.host.stages import sample
 from eval.serve.systems import MODEL_NAME, Writer, get_system
@@ -35,13 +35,13 @@ class Measured:
     """One form.
 
     body_bytes  of each prompt's body
-    answers     of each round
-    cpu_ms      of each round: process to milliseconds for each request
+    answers     of each request
+    cpu_ms      of each request: process to milliseconds
     samples     by process and stage, of requests beyond those of the rounds; may be empty
     """
 
     body_bytes: list[int]
-    answers: list[list[Answer]] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
     cpu_ms: list[dict[str, float]] = field(default_factory=list)
     samples: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
@@ -82,17 +82,22 @@ def measure(
         order = list(bodies)[:: 1 if number % 2 == 0 else -1]
         for form in order:
             on_step(f"round {number + 1}: {form}")
-            server = servers[SERVER_OF[form]]
-            calls = [*bodies[form]] * repeats
-            before = server.cpu_ms()
-            found[form].answers.append(ask_all(server.url, calls))
-            after = server.cpu_ms()
-            found[form].cpu_ms.append(
-                {name: (after[name] - before[name]) / len(calls) for name in after}
-            )
+            _ask_round(servers[SERVER_OF[form]], [*bodies[form]] * repeats, found[form])
     for form in bodies if sampled else ():
         on_step(f"{form}: stages")
         server = servers[SERVER_OF[form]]
         calls = [*bodies[form]] * sampled
         found[form].samples = sample(server, lambda s=server, c=calls: ask_all(s.url, c))
     return found
+
+
+def _ask_round(server: HostServer, calls: Sequence[Body], found: Measured) -> None:
+    """One after the other; a request's processor time is all from the one before to its end."""
+    with Asker(server.url) as asker:
+        asker.ask(calls[-1])  # it opens the connection
+        before = server.cpu_ms()
+        for call in calls:
+            found.answers.append(asker.ask(call))
+            after = server.cpu_ms()
+            found.cpu_ms.append({name: after[name] - before[name] for name in after})
+            before = after
