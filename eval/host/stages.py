@@ -14,7 +14,16 @@ from pathlib import Path
 
 from depcache.errors import ServerError
 from eval.host.servers import DETOKENIZER, FRONT, SCHEDULER, HostServer
-from eval.serve.profile import ATTEMPTS, INNERMOST, OTHER, POLLING, Areas, count, find_tool, sampling
+from eval.serve.profile import (
+    ATTEMPTS,
+    INNERMOST,
+    OTHER,
+    POLLING,
+    Areas,
+    count,
+    find_tool,
+    sampling,
+)
 
 SLEEPING = "sleeping"
 STAGES: Areas = {
@@ -68,7 +77,9 @@ def sample(server: HostServer, ask: Callable[[], object]) -> dict[tuple[str, str
                 ask()
             counts = count(stacks.read_text(encoding="utf-8").splitlines(), STAGES)
             if any(process == SCHEDULER for process, _ in counts):
-                return {key: num for key, num in counts.items() if key[1] not in (SLEEPING, POLLING)}
+                return {
+                    key: num for key, num in counts.items() if key[1] not in (SLEEPING, POLLING)
+                }
     raise ServerError(
         f"py-spy did not see the scheduler in {ATTEMPTS} attempts: try again while the machine has "
         "less to do"

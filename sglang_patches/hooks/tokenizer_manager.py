@@ -19,6 +19,7 @@ from depcache.errors import PromptError
 from sglang_patches.http.rejections import counting_rejections
 from sglang_patches.requests.inbound import has_dependencies, prepare, refuse_lists
 from sglang_patches.requests.outbound import collect
+from sglang_patches.requests.size import is_short
 from sglang_patches.requests.state import ATTRIBUTE
 from sglang_patches.requests.tenants import seal
 
@@ -27,9 +28,12 @@ async def tokenize_dependencies(original: Callable[..., Any], manager: Any, obj:
     """Before SGLang tokenizes and checks lengths: text form to ids, and whatever can be wrong."""
     if not has_dependencies(obj):
         return await original(manager, obj)
-    # In a thread: a large graph takes a while, and the event loop serves everybody.
     with counting_rejections():
-        await asyncio.to_thread(prepare, obj, manager)
+        if is_short(obj):
+            prepare(obj, manager)
+        else:
+            # In a thread: a large graph takes a while, and the event loop serves everybody.
+            await asyncio.to_thread(prepare, obj, manager)
         try:
             return await original(manager, obj)
         except TypeError as error:  # of a sampling parameter that SGLang does not know
