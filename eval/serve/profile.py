@@ -161,6 +161,8 @@ def count(lines: Iterable[str], areas: Areas = AREAS) -> Counter[tuple[str, str]
     counts: Counter[tuple[str, str]] = Counter()
     for line in lines:
         stack, _, samples = line.rpartition(" ")
+        if not (samples.isdecimal() and samples.isascii()):
+            continue  # read while it changed: a frame's name was anything, ends of lines too
         # From the packages on: the folder that they lie in may be called like one of them.
         frames = _INSTALLED.sub("(", stack).replace(f"({_OWN}/", "(").split(";")
         if any(word in frames[-1] for word in _WAITING):
