@@ -257,40 +257,48 @@ class KVTree:
     def touch(self, nodes: Iterable[Node]) -> None:
         """Count one use of each node. Call it while the nodes are locked."""
         now = self.tick()
-        note_use = self.policy.note_use
-        for node in nodes:
-            note_use(node, now)
+        used = list(nodes)
+        self.policy.note_uses(used, now)
+        for node in used:
             node.hits += 1
             node.last_use = now
 
     def lock(self, nodes: Iterable[Node]) -> None:
         """Keep `nodes` and their ancestors from eviction until `unlock` with the same nodes."""
+        num_taken = 0
+        withdraw = self._victims.withdraw
         for node in nodes:
             # A locked child counts once in its parent, so the walk stops at the first
             # ancestor that somebody holds already: the cost is the newly locked nodes.
-            while node.parent is not None:
+            while (parent := node.parent) is not None:
                 node.locks += 1
                 if node.locks > 1:
                     break
-                self.num_evictable -= node.num_tokens
-                self.num_locked += node.num_tokens
+                num_taken += node.num_tokens
                 if not node.num_resident_children:
-                    self._victims.withdraw(node)
-                node = node.parent
+                    withdraw(node)
+                node = parent
+        self.num_evictable -= num_taken
+        self.num_locked += num_taken
 
     def unlock(self, nodes: Iterable[Node]) -> None:
         """Undo one `lock` of the same nodes. Leaves that nobody holds become evictable."""
+        num_freed = 0
+        offer = self._victims.offer
         for node in nodes:
-            while node.parent is not None:
+            while (parent := node.parent) is not None:
                 if node.locks <= 0:
                     raise RuntimeError(f"unlock of a node that is not locked: {node!r}")
                 node.locks -= 1
                 if node.locks:
                     break
-                self.num_evictable += node.num_tokens
-                self.num_locked -= node.num_tokens
-                self.offer(node)
-                node = node.parent
+                num_freed += node.num_tokens
+                # As `offer`, without the calls: every request unlocks all of its nodes.
+                if not node.num_resident_children and node.slots is not None:
+                    offer(node)
+                node = parent
+        self.num_evictable += num_freed
+        self.num_locked -= num_freed
 
     # -- shrinking -------------------------------------------------------------------------
 

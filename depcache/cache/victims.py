@@ -57,9 +57,12 @@ class VictimQueue:
 
         In place of its earlier entry; one that is worth the same as before keeps its age.
         """
-        self._put(node, self._worth(node))
-        if self._num_places > 2 * len(self._worths) + _MOST_GONE:
-            self._rebuild(dict(self._worths))
+        worths, worth = self._worths, self._worth(node)
+        if worths.get(node) == worth:
+            return
+        self._put(node, worth)
+        if self._num_places > 2 * len(worths) + _MOST_GONE:
+            self._rebuild(dict(worths))
 
     def revalue(self) -> None:
         """Value all nodes anew; equals keep their order. O(n)."""
@@ -99,8 +102,7 @@ class VictimQueue:
         return None
 
     def _put(self, node: Node, worth: float) -> None:
-        if self._worths.get(node) == worth:
-            return
+        """Put it behind all others of this worth; it is worth something else so far, or out."""
         self._worths.pop(node, None)  # the dict is in the order of age
         self._worths[node] = worth
         bucket = self._buckets.get(worth)

@@ -38,10 +38,14 @@ SAMPLES_A_SECOND = 100
 ATTEMPTS = 3
 SCHEDULER, DETOKENIZER, FRONT = "scheduler", "detokenizer", "front"
 OTHER = "other"
+INNERMOST = "<end>"
 POLLING = "waiting for requests"
 
 _POLLS = ("on_idle", "recv_requests", "publish_load_snapshot")
-AREAS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
+Areas = dict[str, tuple[tuple[str, tuple[str, ...]], ...]]
+"""Of each process, areas with words, in an order: see `AREAS`."""
+
+AREAS: Areas = {
     FRONT: (
         ("tokens of the text", ("tokenizers/", "transformers/", "depcache/prompt/tokenization")),
         ("trees of the prompt", ("depcache/", "sglang_patches/")),
@@ -81,7 +85,7 @@ def profile(
     Raises ConfigError without py-spy or with fewer than two warm requests, and ServerError when a
     request fails.
     """
-    tool = _find_tool()
+    tool = find_tool()
     if options.counts[WARM] < 2:
         raise ConfigError(
             f"--warm is {options.counts[WARM]}: a profile takes two requests or more, half of "
@@ -115,7 +119,7 @@ def profile(
         # On a machine with much else to do py-spy gives up on a process that it cannot read at
         # once, and does not come back to it. Without the scheduler a profile says nothing.
         for _ in range(ATTEMPTS):
-            with _sampling(tool, process.pid, stacks):
+            with sampling(tool, process.pid, stacks):
                 sampled = ask(url, calls[WARM][half:])
             counts = count(stacks.read_text(encoding="utf-8").splitlines())
             if any(name == SCHEDULER for name, _ in counts):
@@ -148,7 +152,7 @@ def profile(
     }
 
 
-def count(lines: Iterable[str]) -> Counter[tuple[str, str]]:
+def count(lines: Iterable[str], areas: Areas = AREAS) -> Counter[tuple[str, str]]:
     """Samples by process and area, of lines of py-spy's format `raw`: frames, outermost first.
 
     `process 6:"python ...";process 7:"sglang::scheduler";run (a.py);f (b.py) 12`; a process that
@@ -157,15 +161,18 @@ def count(lines: Iterable[str]) -> Counter[tuple[str, str]]:
     counts: Counter[tuple[str, str]] = Counter()
     for line in lines:
         stack, _, samples = line.rpartition(" ")
+        if not (samples.isdecimal() and samples.isascii()):
+            continue  # read while it changed: a frame's name was anything, ends of lines too
         # From the packages on: the folder that they lie in may be called like one of them.
         frames = _INSTALLED.sub("(", stack).replace(f"({_OWN}/", "(").split(";")
         if any(word in frames[-1] for word in _WAITING):
             continue
         last = max((i for i, frame in enumerate(frames) if frame.startswith("process ")), default=0)
-        title, found = frames[last], " ".join(frames[last + 1 :])
+        # Behind the last frame stands a mark, for words that mean the innermost one.
+        title, found = frames[last], " ".join([*frames[last + 1 :], INNERMOST])
         process = next((name for name in (SCHEDULER, DETOKENIZER) if f"::{name}" in title), FRONT)
-        areas = (name for name, words in AREAS[process] if any(word in found for word in words))
-        area = POLLING if "event_loop" in frames[-1] else next(areas, OTHER)
+        names = (name for name, words in areas[process] if any(word in found for word in words))
+        area = POLLING if "event_loop" in frames[-1] else next(names, OTHER)
         counts[process, area] += int(samples)
     return counts
 
@@ -188,7 +195,7 @@ def to_text(found: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _sampling(tool: str, pid: int, out: Path) -> Iterator[None]:
+def sampling(tool: str, pid: int, out: Path) -> Iterator[None]:
     """py-spy on a process and its children, for as long as the block."""
     flags = ["--subprocesses", "--nonblocking", "--nolineno", "--full-filenames", "--format", "raw"]
     command = [tool, "record", *flags, "--rate", str(SAMPLES_A_SECOND), "--output", str(out)]
@@ -205,7 +212,8 @@ def _sampling(tool: str, pid: int, out: Path) -> Iterator[None]:
         sampler.communicate(timeout=600.0)
 
 
-def _find_tool() -> str:
+def find_tool() -> str:
+    """Where py-spy is; ConfigError where it is not."""
     beside = Path(sys.executable).with_name("py-spy")
     found = str(beside) if beside.exists() else shutil.which("py-spy")
     if found is None:

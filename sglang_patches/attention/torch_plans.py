@@ -362,7 +362,13 @@ def _requests(batch: Batch, slots: Tensor) -> list[tuple[slice, Tensor]]:
 
 
 def make_fastest_work(step: Step, slots: Tensor) -> AttentionWork:
-    """The plan `auto`: `cascade` or `segments`, whichever has less to do for this step."""
+    """The plan `auto`: `cascade` or `segments`, whichever has less to do for this step.
+
+    Where all of the context is cached, what is new sees every row before it: both would be the
+    one causal request that a plain prompt is.
+    """
+    if not step.tail_start:
+        return CausalWork(slots)
     segments, cascade = plan_segments(step), plan_cascade(step)
     if len(segments.kv_rows) * ROW_COST_IN_PAIRS < _count_pairs(cascade):
         return SegmentsWork(step, slots, segments)

@@ -29,6 +29,7 @@ from sglang_patches.requests.inbound import (
 )
 from sglang_patches.requests.outbound import collect
 from sglang_patches.requests.recognition import RECOGNISED, is_on
+from sglang_patches.requests.size import is_short
 from sglang_patches.requests.state import ATTRIBUTE
 from sglang_patches.requests.tenants import seal
 
@@ -42,9 +43,12 @@ async def tokenize_dependencies(original: Callable[..., Any], manager: Any, obj:
     if not has_dependencies(obj):
         return await original(manager, obj)
     setattr(obj, BEGAN, time.perf_counter())
-    # In a thread: a large graph takes a while, and the event loop serves everybody.
     with counting_rejections():
-        await asyncio.to_thread(prepare, obj, manager)
+        if is_short(obj):
+            prepare(obj, manager)
+        else:
+            # In a thread: a large graph takes a while, and the event loop serves everybody.
+            await asyncio.to_thread(prepare, obj, manager)
         try:
             return await original(manager, obj)
         except TypeError as error:  # of a sampling parameter that SGLang does not know

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from depcache.cache.node import Node
@@ -37,6 +38,11 @@ class EvictionPolicy(ABC):
 
     def note_use(self, node: Node, now: int) -> None:
         """A request uses `node`, at tick `now`. `hits` and `last_use` are not yet updated."""
+
+    def note_uses(self, nodes: Sequence[Node], now: int) -> None:
+        """`note_use` of each of them: a request uses hundreds at once."""
+        for node in nodes:
+            self.note_use(node, now)
 
     def note_insertion(self, node: Node, num_cached: int, num_computed: int) -> None:
         """The KV of `node` was computed in a request that found `num_cached` tokens cached.

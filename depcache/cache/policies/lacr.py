@@ -10,7 +10,7 @@ over the requests seen. Future counts the accesses of the waiting queue, the one
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from math import inf, log2
 from typing import TYPE_CHECKING
 
@@ -80,10 +80,15 @@ class Lacr(EvictionPolicy):
         return high + log2(1 + 2 ** max(low - high, -60.0))
 
     def note_use(self, node: Node, now: int) -> None:
+        self.note_uses((node,), now)
+
+    def note_uses(self, nodes: Sequence[Node], now: int) -> None:
         if now != self._last_tick:
             self._last_tick = now
             self._num_requests += 1
-        node.worth = self._num_requests
+        worth = self._num_requests
+        for node in nodes:
+            node.worth = worth
 
     def note_insertion(self, node: Node, num_cached: int, num_computed: int) -> None:
         node.worth = self._num_requests

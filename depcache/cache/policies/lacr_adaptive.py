@@ -11,6 +11,7 @@ own over a sample of the nodes, chosen by a hash of their path, with numbers onl
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from math import inf, log2
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -85,23 +86,25 @@ class LacrAdaptive(Lacr):
         super().attach(tree)
         self._tree = tree
 
-    def note_use(self, node: Node, now: int) -> None:
-        super().note_use(node, now)
-        self._access(node)
+    def note_uses(self, nodes: Sequence[Node], now: int) -> None:
+        super().note_uses(nodes, now)
+        for node in nodes:
+            if not node.path_hash % SAMPLE:
+                self._access(node)
 
     def note_insertion(self, node: Node, num_cached: int, num_computed: int) -> None:
         super().note_insertion(node, num_cached, num_computed)
         parent = node.parent
         assert parent is not None
         node.path_hash = crc32(node.key, parent.path_hash)
-        self._access(node)
+        if not node.path_hash % SAMPLE:
+            self._access(node)
 
     def note_eviction(self, priority: float) -> None:
         self._capacity = self._tree.num_tokens
 
     def _access(self, node: Node) -> None:
-        if node.path_hash % SAMPLE:
-            return
+        """A sampled node is used."""
         capacity = self._capacity / SAMPLE
         for miniature in self._miniatures:
             miniature.access(node.path_hash, node.num_tokens, self._num_requests, capacity)

@@ -25,6 +25,8 @@ def test_a_sample_counts_for_the_first_area_that_its_stack_is_in() -> None:
     found = count(
         [
             f"{LAYER};forward_extend (sglang_patches/attention/torch_native.py) 7",
+            f"{LOOP};forward (\x00\u3c70",
+            "\x15\u7f50)",
             f"{LAYER};set_kv_buffer (sglang/srt/mem_cache/memory_pool.py) 2",
             f"{LAYER};linear (torch/nn/functional.py) 5",
             f"{LOOP};match_prefix (sglang_patches/tree_cache.py);walk (depcache/cache/tree.py) 3",

@@ -173,3 +173,16 @@ def test_auto_takes_the_plan_with_less_to_do() -> None:
     long_system = make_step(rng, num_segments=200, system_len=500)
     work = make_fastest_work(long_system, torch.arange(long_system.num_rows))
     assert isinstance(work, CascadeWork)
+
+
+def test_where_all_context_is_cached_auto_is_one_causal_request_bit_for_bit() -> None:
+    from sglang_patches.attention.torch_plans import CausalWork, make_fastest_work
+
+    step = make_step(
+        np.random.default_rng(1), num_segments=90, system_len=12, share_cached=1.0, task_len=9
+    )
+    assert isinstance(make_fastest_work(step, torch.arange(step.num_rows)), CausalWork)
+    fastest, expected = run("auto", step)
+    torch.testing.assert_close(fastest.double(), expected, rtol=0, atol=1e-5)
+    assert torch.equal(fastest, run("cascade", step)[0])
+    assert torch.equal(fastest, run("segments", step)[0])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from sglang_patches.hooks.tokenizer_manager import (
     unwrap_report,
 )
 from sglang_patches.http.rejections import num_rejected
+from sglang_patches.requests.size import MAX_SHORT
 
 pytestmark = pytest.mark.sglang
 
@@ -110,3 +112,24 @@ def test_what_is_no_generation_reaches_the_scheduler_as_it_is() -> None:
     obj = EmbeddingReqInput()
     assert check_last(None, obj, 1, a=2) == ((None, obj, 1), {"a": 2})
     assert obj.extra_key == ["a list"]
+
+
+@pytest.mark.parametrize(("num_chars", "is_on_thread"), [(1000, False), (MAX_SHORT, True)])
+def test_only_a_long_prompt_is_worth_a_thread(
+    num_chars: int, is_on_thread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+
+    def prepare(obj: Any, manager: Any) -> None:
+        seen.append(threading.current_thread() is not threading.main_thread())
+
+    async def original(manager: Any, obj: Any) -> str:
+        return "tokenized"
+
+    monkeypatch.setattr("sglang_patches.hooks.tokenizer_manager.prepare", prepare)
+    params = {"depcache_version": 1, "depcache_paths": "[]"}
+    asked = SimpleNamespace(
+        text="a" * num_chars, input_ids=None, sampling_params={"custom_params": params}
+    )
+    assert asyncio.run(tokenize_dependencies(original, None, asked)) == "tokenized"
+    assert seen == [is_on_thread]
