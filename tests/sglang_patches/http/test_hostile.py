@@ -244,7 +244,7 @@ def test_what_reaches_the_scheduler_all_the_same_costs_one_request(
     assert engine.check_conservation()["tokens"]["rejected_requests"] == 2
 
 
-def test_a_prompt_is_read_beside_the_event_loop(
+def test_a_long_prompt_is_read_beside_the_event_loop(
     engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import asyncio
@@ -262,6 +262,7 @@ def test_a_prompt_is_read_beside_the_event_loop(
         return read(*args, **keywords)
 
     monkeypatch.setattr(inbound, "read_text", watched)
+    monkeypatch.setattr("sglang_patches.requests.size.MAX_SHORT", 0)  # else it is read at once
     prompt, custom_params = text(fresh_paths())
     engine.engine.generate(prompt, {"max_new_tokens": 1, "custom_params": custom_params})
     assert loops == [None]
