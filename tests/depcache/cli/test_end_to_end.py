@@ -124,7 +124,7 @@ def test_a_malformed_prompt_is_a_prompt_error_with_the_reason(client):
 
 def test_the_openai_sdk_gets_dependency_prompts_through_the_transport(url):
     openai = pytest.importorskip("openai")
-    with httpx_client() as http:
+    with httpx_client(merge=True) as http:
         sdk = openai.OpenAI(base_url=f"{url}/v1", api_key="-", http_client=http, max_retries=0)
         lines = "\n".join(" -> ".join(path) for path in PATHS)
         messages = [{"role": "user", "content": f"Facts:\n{lines}\n\nWhere?"}]

@@ -83,7 +83,7 @@ def test_prompts_and_clients_work_without_the_server_extra():
         "depcache.DepPrompt\n"
         "print(prompt.extra_body['custom_params']['depcache_version'])"
     )
-    assert done.stdout == "1\n", done.stderr
+    assert done.stdout == "2\n", done.stderr
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from depcache.errors import ConfigError, PromptError, ServerError
 from depcache.prompt.wire import make_schema
 from tests.depcache.client.fake_server import REPORT, FakeServer
 from tests.helpers.ends import SLOWEST_S
+from tests.helpers.rendered import paths_of
 
 ROW = {"segment": 0, "parent": -1, "start": 9, "num_tokens": 3, "position": 9, "cached": 3}
 TABLE = [
@@ -293,7 +294,7 @@ def test_explain_reads_paths_in_three_shapes(call, server, tmp_path, text):
     code, out, _ = call("explain", "Where?", "--paths", file, "--layout", "staggered")
     params = server.body["custom_params"]
     assert code == 0
-    assert json.loads(params["depcache_paths"]) == [["a", "r", "b"], ["c"]]
+    assert paths_of(server.body) == [("a", "r", "b"), ("c",)]
     assert params["depcache_layout"] == "staggered"
     assert "missed 5" in out
     assert r"\na[b]" in out
