@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from depcache.errors import ConfigError
-from depcache.install import install_command
+from depcache.install_hints import install_command
 
 PACKAGES = ("depcache", "sglang", "torch", "transformers")
 

@@ -43,7 +43,7 @@ from depcache.graph.naming import fold
 from depcache.graph.pruning import NoPruner, Pruner, get_pruner, has_minilm
 from depcache.graph.retrieval import NUM_ENTITIES, NUM_PATHS, Retriever
 from depcache.graph.stores import open_store
-from depcache.install import install_command
+from depcache.install_hints import install_command
 from depcache.prompt.nodes import TreeNode
 from depcache.prompt.prefix_tree import merge_sequences
 from depcache.prompt.tokenization import PromptTokenizer

@@ -33,14 +33,14 @@ from sglang.lang.chat_template import (
 
 from depcache.errors import PromptError
 from depcache.prompt.layout import Layout
-from depcache.prompt.render import render
+from depcache.prompt.render import RenderedPrompt, render
 from depcache.serving.tiny import TINY_NAME
 
 MAX_REMEMBERED_CONTEXTS = 1024
 
-# Flat text -> custom_params. By text, because a program's state is forked and joined, and
+# Flat text -> the context. By text, because a program's state is forked and joined, and
 # text is all that survives of what was added to it.
-_contexts: LRUCache[str, dict[str, Any]] = LRUCache(MAX_REMEMBERED_CONTEXTS)
+_contexts: LRUCache[str, RenderedPrompt] = LRUCache(MAX_REMEMBERED_CONTEXTS)
 _lock = threading.Lock()
 
 _TINY_FOLDER = ("depcache_tiny", "model")
@@ -73,7 +73,7 @@ def graph_context(paths: Iterable[Any], *, template: str = "path", layout: Layou
     if not rendered.flat_text:
         raise PromptError("a graph context needs at least one path: leave it out of the program")
     with _lock:
-        _contexts[rendered.flat_text] = rendered.extra_body["custom_params"]
+        _contexts[rendered.flat_text] = rendered
     return rendered.flat_text
 
 
@@ -81,7 +81,7 @@ def find_context(text: str) -> dict[str, Any] | None:
     """The `custom_params` of the longest remembered context that stands in `text` once."""
     with _lock:
         found = [flat for flat in _contexts if flat in text and text.count(flat) == 1]
-        return _contexts[max(found, key=len)] if found else None
+        return _contexts[max(found, key=len)].params_in(text) if found else None
 
 
 class DepCacheEndpoint(RuntimeEndpoint):

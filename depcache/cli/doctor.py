@@ -18,7 +18,7 @@ from depcache.client.client import Client
 from depcache.config import load_config
 from depcache.errors import ConfigError, DepCacheError, shorten
 from depcache.gpu_checks import why_unchecked
-from depcache.install import install_command
+from depcache.install_hints import install_command
 from depcache.serving.launch import find_gpu
 
 State = Literal["ok", "note", "problem"]

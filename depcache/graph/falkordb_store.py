@@ -28,7 +28,7 @@ from depcache.graph.base import (
     rank_of,
 )
 from depcache.graph.neighbour_cache import NeighbourCache
-from depcache.install import install_command
+from depcache.install_hints import install_command
 
 DEFAULT_GRAPH = "depcache"
 DEFAULT_PORT = 6379

@@ -20,7 +20,7 @@ import numpy as np
 from depcache.errors import ConfigError
 from depcache.graph.naming import Folded, fold, fold_text, readings, without_qualifier
 from depcache.graph.wording import FUNCTION_WORDS, KIND_WORDS, stem, stems_of
-from depcache.install import install_command
+from depcache.install_hints import install_command
 
 DEFAULT_THRESHOLD = 85.0
 """Similarity, 0 to 100 (`rapidfuzz.fuzz.ratio`), from which an unequal name counts as meant."""

@@ -26,7 +26,7 @@ from depcache.errors import ConfigError, PromptError, shorten
 from depcache.graph import triples as triple_files
 from depcache.graph.base import Triple, check_text
 from depcache.graph.labels import Names, rank_label
-from depcache.install import install_command
+from depcache.install_hints import install_command
 from depcache.text_file import open_bytes, reading
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from cachetools import LRUCache
 
 from depcache.errors import ConfigError, shorten
 from depcache.graph.wording import Asked
-from depcache.install import install_command
+from depcache.install_hints import install_command
 from depcache.prompt.paths import Path
 
 MAX_EMBEDDED = 32

@@ -15,7 +15,7 @@ from depcache.errors import ConfigError, PromptError, shorten
 from depcache.graph.base import Triple, check_text
 from depcache.graph.labels import Names, is_other, rank_label
 from depcache.graph.naming import local_name
-from depcache.install import install_command
+from depcache.install_hints import install_command
 from depcache.text_file import open_bytes, reading
 
 if TYPE_CHECKING:

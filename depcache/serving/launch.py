@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from depcache.errors import ConfigError, ServerError
-from depcache.install import install_command
+from depcache.install_hints import install_command
 from depcache.serving.tiny import TINY_NAME, resolve_model
 from depcache.text_file import read_yaml
 

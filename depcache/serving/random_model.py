@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from depcache.errors import ConfigError, shorten
-from depcache.install import install_command
+from depcache.install_hints import install_command
 from depcache.serving.tiny import TINY_NAME, resolve_model
 
 MARKER_FILE = "depcache_demo.json"

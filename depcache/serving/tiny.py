@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from depcache.errors import ConfigError
-from depcache.install import TINY_COMMAND
+from depcache.install_hints import TINY_COMMAND
 
 TINY_NAME = "depcache-tiny"
 """What commands take for its folder."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from depcache import __version__
 from depcache.errors import ConfigError
-from depcache.install import install_command
+from depcache.install_hints import install_command
 from depcache.prompt.layout import Layout
 from depcache.prompt.render import DEFAULT_SYSTEM
 from depcache.training.examples import read_examples

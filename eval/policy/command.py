@@ -26,7 +26,7 @@ from rich.console import Console
 
 from depcache.cli.output import make_progress
 from depcache.errors import ConfigError
-from depcache.install import install_command
+from depcache.install_hints import install_command
 from depcache.plan.schedule import FCFS, MAX_PASSED
 from eval.output import about, add_output, write_report
 from eval.policy.graph import write_made_graph

@@ -27,7 +27,7 @@ from typing import Any
 
 import depcache
 from depcache.errors import ConfigError, ServerError
-from depcache.install import install_command
+from depcache.install_hints import install_command
 from eval.serve.drive import Call, drive
 from eval.serve.measure import LOAD, STREAM, WARM, Options, open_system, split
 from eval.serve.records import Record

@@ -18,6 +18,7 @@ from eval.serve.systems import KNOWN, Writer, get_system, make_server
 from eval.serve.workloads import ServeSpec, Workload, entities_of, fit, make
 from eval.sets import SetError
 from eval.workloads.graphs import Graphs
+from tests.helpers.rendered import paths_of
 
 pytestmark = pytest.mark.sglang  # transformers comes with the server
 
@@ -92,8 +93,8 @@ def test_each_system_gets_the_same_facts_in_its_own_way(workload: Workload, writ
     flat = writer.write(get_system("sglang"), request).fields
     assert trees["messages"] == flat["messages"]
     assert "extra_body" not in flat
-    params = trees["extra_body"]["custom_params"]
-    assert [tuple(path) for path in json.loads(params["depcache_paths"])] == list(request.paths)
+    body = {"messages": trees["messages"], **trees["extra_body"]}
+    assert paths_of(body) == list(request.paths)
     staggered = writer.write(get_system("depcache-staggered"), request).fields
     assert staggered["extra_body"]["custom_params"]["depcache_layout"] == "staggered"
     merged = writer.write(get_system("sglang-dedup"), request)
@@ -140,7 +141,7 @@ def test_an_exported_file_is_what_openai_takes(
     for line in lines:
         assert line["max_tokens"] == 8
         assert [message["role"] for message in line["messages"]] == ["system", "user"]
-        assert "depcache_paths" in line["custom_params"]
+        assert "depcache_outline" in line["custom_params"]
 
 
 def test_poisson_arrivals_come_at_their_rate() -> None:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import depcache
-from depcache.install import install_command
+from depcache.install_hints import install_command
 
 ROOT = Path(depcache.__file__).parent.parent
 
@@ -29,7 +29,7 @@ def test_every_extra_that_is_named_is_one() -> None:
 def test_no_other_place_says_how_to_install() -> None:
     wild = re.compile(r"(?<!re)install depcache|pip install '?[.d]|install the extra")
     found = [path for path in _sources() if wild.search(path.read_text(encoding="utf-8"))]
-    assert found == [ROOT / "depcache" / "install.py"]
+    assert found == [ROOT / "depcache" / "install_hints.py"]
 
 
 def _sources() -> list[Path]:
