@@ -2,7 +2,7 @@
 """Templates: how a path becomes text, element by element, as data.
 
 Each element is written with its own separator before it, so that its tokens never depend on
-a neighbour and equal leading elements of two paths are the same tokens (DESIGN.md, section 3):
+a neighbour and equal leading elements of two paths are the same tokens (docs/design.md):
 
     ("Elon Musk", "founded", "SpaceX")  ->  "\\nElon Musk", " -> founded", " -> SpaceX"
 
