@@ -37,7 +37,7 @@ def clients(framework: str, **options: Any) -> dict[str, Any]:
 
     framework  openai, openai-async, llamaindex (`OpenAILike`), langchain (`ChatOpenAI`),
                neo4j-graphrag (`OpenAILLM`, which takes a client for its synchronous calls alone),
-               lightrag (`openai_complete_if_cache`)
+               lightrag (`openai_complete_if_cache`; by its signature, nobody has run it here)
     options    of `httpx_client` and `async_httpx_client`
 
     Raises ConfigError for another name.
@@ -81,10 +81,11 @@ def install(library: str, **options: Any) -> None:
 def report(reply: Any) -> ReuseReport | None:
     """What a server says was reused for `reply`; None from a server without DepCache.
 
-    reply  what any client made of it: parsed JSON, an object of the OpenAI SDK or of LiteLLM, a
-           LlamaIndex response (`raw`), a LangChain message (`response_metadata`), our own `Reply`
+    reply  what a client made of it: parsed JSON, an object of the OpenAI SDK or of LiteLLM, a
+           LlamaIndex response (`raw`), our own `Reply`, or what keeps one of these or its fields in
+           `response_metadata`, `additional_kwargs` or `model_extra`
 
-    Where a framework drops the fields that it does not know, there is nothing to be found.
+    LangChain 1.7 and neo4j-graphrag 1.22 drop what they do not know, and the report with it.
     """
     for holder in (reply, *(_get(reply, name) for name in _WRAPPERS)):
         own = _get(holder, "depcache")

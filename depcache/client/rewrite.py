@@ -16,15 +16,15 @@ from depcache.client.context import MARKER, GraphContext
 from depcache.client.notice import UnreadNotice
 from depcache.errors import DepCacheError
 from depcache.prompt.layout_names import Layout
+from depcache.prompt.outline import PREFIX
 from depcache.prompt.render import HEADING
-from depcache.prompt.template import TEMPLATES
+from depcache.prompt.template import name_on_wire
 from depcache.recognition.recognise import recognise
 
 ARROW = " -> "
 MIN_LINES = 2
 """One line with arrows may be prose; two in a row are facts."""
 
-PREFIX = "depcache_"
 _FENCE = "```"
 _logger = logging.getLogger("depcache.client")
 
@@ -239,5 +239,4 @@ def _place(slot: _Slot, start: int, stop: int, context: GraphContext) -> dict[st
         before = HEADING
     slot.text = before + context.text + after
     outline = context.template.outline(context.paths, slot.before + len(before), slot.message)
-    is_known = TEMPLATES.get(context.template.name) == context.template
-    return outline.to_params(context.layout, context.template.name if is_known else None)
+    return outline.to_params(context.layout, name_on_wire(context.template))

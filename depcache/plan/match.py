@@ -58,8 +58,9 @@ def match_segments(
     twice. O(segments + matched nodes).
     """
     options = allow_shift, any_position, num_tiers
+    num_nodes = tree.num_nodes
     found = _match(tree, root, table, *options)
-    if table.has_twins:
+    if table.has_twins and tree.num_nodes > num_nodes:
         # A later segment may have split a node that an earlier one had found whole. Now every
         # node is cut where one of them ends.
         found = _match(tree, root, table, *options)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,7 @@ from depcache.prompt.template import Template
 from depcache.prompt.tokenization import PromptTokenizer, get_prompt_tokenizer
 from depcache.prompt.wire import (
     WireIds,
-    WireText,
     forest_from_wire,
-    outline_of_paths,
     parse_wire,
     read_input_ids,
 )
@@ -110,7 +109,7 @@ class DepPrompt:
         encoded = _encode(nodes, tokenizer)
         # The first node is the system if all the others see it.
         has_system = (
-            len(nodes) > 1 and not nodes[0].is_tree and all(0 in chain for chain in chains[1:])
+            len(nodes) > 1 and not nodes[0].is_tree and all(0 in seen for seen in chains[1:])
         )
         if has_system:
             system += _join(encoded[0])
@@ -120,24 +119,22 @@ class DepPrompt:
 
         sequences: list[list[int]] = []
         num_flat_tokens = len(system) + len(task)
-        for number, chain in enumerate(chains):
+        for number, seen in enumerate(chains):
             if has_system and number == 0:
                 continue
             own = encoded[number]
             num_flat_tokens += sum(map(len, own))
-            inner = chain[1:] if has_system else chain
+            inner = seen[1:] if has_system else seen
             before = [token for other in inner for token in _join(encoded[other])]
             sequences += [before + sequence for sequence in own] if before else own
         leads = {node.lead for node in nodes if node.lead is not None}
         if tokenizer is not None and len(leads) == 1:
             system, sequences = _cut_lead(system, sequences, tokenizer, leads.pop())
 
-        context, lens, parents = merge_sequences(sequences)
-        tokens = np.array(system + context + task, np.int64)
-        tokens.flags.writeable = False
-        return cls(
-            forest=Forest.make(len(tokens), len(system), lens, parents),
-            tokens=tokens,
+        return cls._join(
+            system,
+            merge_sequences(sequences),
+            task,
             layout=layout,
             num_flat_tokens=num_flat_tokens,
             context_nodes=tuple(node for node in nodes if node.is_tree),
@@ -167,22 +164,6 @@ class DepPrompt:
         ]
         return cls.from_nodes(
             nodes, tokenizer=tokenizer, layout=layout, add_special_tokens=add_special_tokens
-        )
-
-    @classmethod
-    def from_text(
-        cls, text: str, wire: WireText, *, tokenizer: Any, add_special_tokens: bool = False
-    ) -> DepPrompt:
-        """The prompt of a rendered chat in which the flat paths of `wire` stand.
-
-        Raises PromptError unless they stand there exactly once; see also `from_outline`.
-        """
-        return cls.from_outline(
-            text,
-            outline_of_paths(text, wire),
-            tokenizer=tokenizer,
-            layout=wire.layout,
-            add_special_tokens=add_special_tokens,
         )
 
     @classmethod
@@ -219,24 +200,35 @@ class DepPrompt:
             system = tokenizer.leading_special_ids() + system
         num_flat_tokens = len(system) + sum(map(len, rows)) + len(task)
         if outline.merge:
-            above: list[list[int]] = []
-            for own, parent in zip(rows, outline.parents or (-1,) * len(rows), strict=True):
-                above.append(above[parent] + own if parent >= 0 else own)
-            system, sequences = _cut_lead(system, above, tokenizer, lead)
-            context, lens, parents = merge_sequences(sequences)
+            system, rows = _cut_lead(system, rows, tokenizer, lead)
+            context = merge_sequences(rows)
         else:
-            context = _join(rows)
-            lens, parents = list(map(len, rows)), list(outline.parents) or [-1] * len(rows)
-        tokens = np.array(system + context + task, np.int64)
-        tokens.flags.writeable = False
-        return cls(
-            forest=Forest.make(len(tokens), len(system), lens, parents),
-            tokens=tokens,
+            parents = list(outline.parents) or [-1] * len(rows)
+            context = (_join(rows), list(map(len, rows)), parents)
+        return cls._join(
+            system,
+            context,
+            task,
             layout=layout,
             num_flat_tokens=num_flat_tokens,
             context_nodes=(),
             tokenizer=tokenizer,
         )
+
+    @classmethod
+    def _join(
+        cls,
+        system: list[int],
+        context: tuple[list[int], list[int], list[int]],
+        task: list[int],
+        **fields: Any,
+    ) -> DepPrompt:
+        """The prompt of its three parts; the context as tokens, lengths and parents of segments."""
+        own, lens, parents = context
+        tokens = np.array(system + own + task, np.int64)
+        tokens.flags.writeable = False
+        forest = Forest.make(len(tokens), len(system), lens, parents)
+        return cls(forest=forest, tokens=tokens, **fields)
 
     @classmethod
     def from_wire(
@@ -333,7 +325,7 @@ def _encode(
 
 
 def _join(sequences: list[list[int]]) -> list[int]:
-    return [token for sequence in sequences for token in sequence]
+    return list(chain.from_iterable(sequences))
 
 
 def _join_elements(

@@ -23,6 +23,9 @@ from typing import Any
 
 from depcache.errors import PromptError, shorten
 
+PREFIX = "depcache_"
+"""What the names of all our keys in `custom_params` begin with."""
+
 MAX_ELEMENTS = 2**20
 """Most elements of one outline; a prompt of any model has fewer tokens."""
 
@@ -37,15 +40,14 @@ class Outline:
     lens     code points of each element, at least 1
     rows     elements of each row, at least 1; the elements follow one another in the text
     parents  the earlier row that each row hangs below, -1 for none: a row sees the rows above it,
-             and itself. () where all are roots.
-    merge    True: rows below one parent that begin with equal elements become one tree, which is
-             shorter and another text. False: rows stand whole, and only the cache stores their
+             and itself. () where all are roots; not with `merge`.
+    merge    True: rows that begin with equal elements become one tree, which is shorter and
+             another text. False: rows stand whole, and only the cache stores their
              common beginning once.
     message  number of the message whose text it is; None is the text of a prompt without messages.
              A message of several texts is these one behind the other; the context lies in one
-    lead     code points that all rows without a parent begin with, a separator such as "\\n". With
-             `merge` it counts to the system, where the tokenizer keeps it apart: else it would be
-             the one root of all rows.
+    lead     with `merge`: code points that all rows begin with, a separator such as "\\n". It is
+             the system's, where the tokenizer keeps it apart: else it would be the one root of all
 
     An element is encoded by itself, so its tokens depend on no neighbour. Raises PromptError when
     the numbers cut no text; `check_text` says whether they fit one.
@@ -95,6 +97,10 @@ class Outline:
     def _check_parents(self) -> None:
         if not self.parents:
             return
+        if self.merge:
+            raise PromptError(
+                "parents of the outline cannot be combined with merge: leave out one of them"
+            )
         if len(self.parents) != len(self.rows):
             raise PromptError(
                 f"the outline has {len(self.rows)} rows and {len(self.parents)} parents: send one "
@@ -120,13 +126,6 @@ class Outline:
         """The first code point behind the last row."""
         return self.start + sum(self.lens)
 
-    @cached_property
-    def row_spans(self) -> list[tuple[int, int]]:
-        """`[start, stop)` of each row, in code points of the text."""
-        ends = list(accumulate(self.lens, initial=self.start))
-        firsts = list(accumulate(self.rows, initial=0))
-        return [(ends[a], ends[b]) for a, b in pairwise(firsts)]
-
     def pieces(self, text: str) -> list[str]:
         """The text of each element, in order. Raises PromptError unless the outline fits."""
         self.check_text(text)
@@ -134,14 +133,12 @@ class Outline:
         return [text[a:b] for a, b in pairwise(ends)]
 
     def lead_of(self, pieces: Sequence[str]) -> str:
-        """The text that all rows without a parent begin with; PromptError unless they do."""
+        """The text that all rows begin with; PromptError unless they do.
+
+        pieces  what `pieces` returned
+        """
         firsts = accumulate(self.rows[:-1], initial=0)
-        above = self.parents or (-1,) * self.num_rows
-        begins = {
-            pieces[first][: self.lead]
-            for first, parent in zip(firsts, above, strict=True)
-            if parent < 0
-        }
+        begins = {pieces[first][: self.lead] for first in firsts}
         lead = begins.pop()
         if begins or len(lead) != self.lead:
             raise PromptError(

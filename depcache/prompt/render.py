@@ -16,7 +16,7 @@ from depcache.errors import PromptError, shorten
 from depcache.prompt.layout_names import Layout, read_layout
 from depcache.prompt.outline import Outline
 from depcache.prompt.paths import read_paths
-from depcache.prompt.template import TEMPLATES, Template, get_template
+from depcache.prompt.template import Template, get_template, name_on_wire
 
 DEFAULT_SYSTEM = (
     "You answer questions with the facts you are given. Each fact is one line, a path through a "
@@ -96,6 +96,5 @@ def render(
     if not lines:
         return RenderedPrompt(messages, {}, "")
     outline = template.outline(lines, start=len(HEADING), message=len(messages) - 1)
-    is_known = TEMPLATES.get(template.name) == template
-    params = outline.to_params(layout, template.name if is_known else None)
+    params = outline.to_params(layout, name_on_wire(template))
     return RenderedPrompt(messages, {"custom_params": params}, flat_text)

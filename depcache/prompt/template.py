@@ -123,6 +123,11 @@ TEMPLATES: dict[str, Template] = {
 """The templates that the wire may name. A server and its clients must agree on them."""
 
 
+def name_on_wire(template: Template) -> str | None:
+    """What a request may call `template`; None where it is not registered here."""
+    return template.name if TEMPLATES.get(template.name) == template else None
+
+
 def register_template(template: Template) -> None:
     """Let the wire and `get_template` use `template` by name; PromptError if the name is taken."""
     if TEMPLATES.setdefault(template.name, template) != template:

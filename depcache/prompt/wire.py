@@ -28,11 +28,10 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, TypeAdapter, Valida
 from depcache.errors import PromptError, explain_validation, shorten
 from depcache.prompt.forest import Forest, IntArray, find_twins
 from depcache.prompt.layout import Layout
-from depcache.prompt.outline import Outline, outline_schema
+from depcache.prompt.outline import PREFIX, Outline, outline_schema
 from depcache.prompt.paths import Path, read_paths
 from depcache.prompt.template import get_template
 
-PREFIX = "depcache_"
 SUPPORTED_VERSIONS = (1, 2)
 
 MAX_PATHS_BYTES = 4 * 2**20
@@ -157,11 +156,6 @@ class WireOutline(_Wire):
     def outline(self) -> Outline:
         """The spans; PromptError when they are none."""
         return Outline.from_json(self.depcache_outline)
-
-    @classmethod
-    def of(cls, outline: Outline, layout: Layout, template: str | None = None) -> WireOutline:
-        """The wire form of an outline."""
-        return cls.model_validate(outline.to_params(layout, template))
 
     def to_params(self) -> dict[str, Any]:
         return self.model_dump(exclude_none=True, exclude={"depcache_outline"}) | {

@@ -21,7 +21,7 @@ from depcache.prompt.wire import WireOutline, parse_wire
 from sglang_patches.http.rejections import counting_rejections
 from sglang_patches.requests.inbound import RenderedChat, has_keys, refuse_long_text, require_ids
 from sglang_patches.requests.outbound import add_to_reply, add_to_stream
-from sglang_patches.requests.recognition import LAYOUT, find_facts, is_on, summarise
+from sglang_patches.requests.recognition import LAYOUT, find_facts, is_on
 
 logger = logging.getLogger("depcache")
 
@@ -59,13 +59,9 @@ def convert_chat(
         return original(serving, request, *args, **kwargs)
 
     with counting_rejections():
-        wire = parse_wire(custom_params, max_paths=_max_tokens(serving))
-        if isinstance(wire, WireOutline):
-            return _render_outline(render, serving, request, wire)
-    processed, text, suffix, _ = _render(render, serving)
-    processed.prompt_ids = chat = RenderedChat(text)
-    chat.suffix = suffix
-    return processed
+        if "depcache_outline" in custom_params:
+            return _render_outline(render, serving, request, _read_outline(custom_params, serving))
+        return _render(render, serving)[0]
 
 
 def _convert_plain(
@@ -82,19 +78,25 @@ def _convert_plain(
     if is_multimodal or request.input_ids is not None or not is_on():
         return render()
     found = find_facts([_to_dict(message) for message in request.messages])
-    if found is None or found.outline is None:
+    if found is None:
         return render()
-    params = found.outline.to_params(LAYOUT)
+    outline, rows = found
+    params = outline.to_params(LAYOUT)
     try:
-        wire = parse_wire(params, max_paths=_max_tokens(serving))
-        assert isinstance(wire, WireOutline)
+        wire = _read_outline(params, serving)
         processed = _render_outline(render, serving, request, wire)
     except PromptError as error:
         logger.debug("recognised facts are of no use: %s", error)
         return render()
     request.custom_params = {**(request.custom_params or {}), **params}
-    processed.prompt_ids.recognised = summarise(found)
+    processed.prompt_ids.recognised = rows
     return processed
+
+
+def _read_outline(custom_params: Any, serving: Any) -> WireOutline:
+    wire = parse_wire(custom_params, max_paths=_max_tokens(serving))
+    assert isinstance(wire, WireOutline)
+    return wire
 
 
 def _to_dict(message: Any) -> dict[str, Any]:
@@ -119,14 +121,12 @@ def _render_outline(
     marked = mark_message(text, outline.moved(outline.start - before, outline.message))
     setattr(holder, name, marked.text)
     try:
-        processed, rendered, suffix, encode = _render(render, serving)
+        processed, encode = _render(render, serving)
     finally:
         setattr(holder, name, text)
-    rendered, outline = marked.place(rendered)
-    processed.prompt_ids = chat = RenderedChat(rendered)
-    chat.suffix = suffix
-    chat.encode = lambda: [*encode(rendered), *suffix]
-    chat.wire = WireOutline.of(outline, wire.layout, wire.depcache_template)
+    rendered, moved = marked.place(processed.prompt_ids)
+    processed.prompt_ids = _make_chat(rendered, processed.prompt_ids.suffix, encode)
+    processed.prompt_ids.wire, processed.prompt_ids.outline = wire, moved
     return processed
 
 
@@ -152,10 +152,10 @@ def _find_text(message: Any, outline: Outline) -> tuple[Any, str, int]:
     )
 
 
-def _render(render: Callable[[], Any], serving: Any) -> tuple[Any, str, list[int], Encode]:
-    """What SGLang makes of the chat, its text, and the tokens that go behind it.
+def _render(render: Callable[[], Any], serving: Any) -> tuple[Any, Encode]:
+    """What SGLang makes of the chat, with a `RenderedChat` in the place of its ids.
 
-    The last is how SGLang would have encoded a text in the place of this one.
+    The other is how SGLang would have encoded a text in the place of this one.
     """
     _defer_encode(serving.tokenizer_manager.tokenizer)
     token = _deferred.set([])
@@ -172,7 +172,15 @@ def _render(render: Callable[[], Any], serving: Any) -> tuple[Any, str, list[int
             "through: send input_ids with segments"
         )
     text, encode = texts[0]
-    return processed, text, ids[1:], encode
+    processed.prompt_ids = _make_chat(text, ids[1:], encode)
+    return processed, encode
+
+
+def _make_chat(text: str, suffix: list[int], encode: Encode) -> RenderedChat:
+    chat = RenderedChat(text)
+    chat.suffix = suffix
+    chat.encode = lambda: [*encode(text), *suffix]
+    return chat
 
 
 def _max_tokens(serving: Any) -> int:

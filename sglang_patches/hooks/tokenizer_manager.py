@@ -23,13 +23,14 @@ from sglang_patches.observe.traces import TRACE
 from sglang_patches.requests.inbound import (
     DIFFERS,
     has_dependencies,
+    may_hold_facts,
     prepare,
     recognise_text,
     refuse_lists,
 )
 from sglang_patches.requests.outbound import collect
-from sglang_patches.requests.recognition import RECOGNISED, is_on
-from sglang_patches.requests.size import is_short
+from sglang_patches.requests.recognition import RECOGNISED
+from sglang_patches.requests.size import MAX_SHORT, is_short
 from sglang_patches.requests.state import ATTRIBUTE
 from sglang_patches.requests.tenants import seal
 
@@ -38,8 +39,7 @@ BEGAN = "depcache_began_s"  # attribute of a request: when its prompt was about 
 
 async def tokenize_dependencies(original: Callable[..., Any], manager: Any, obj: Any) -> Any:
     """Before SGLang tokenizes and checks lengths: text to ids, and whatever can be wrong."""
-    if is_on():
-        await asyncio.to_thread(recognise_text, obj)
+    await _recognise(obj)
     if not has_dependencies(obj):
         return await original(manager, obj)
     setattr(obj, BEGAN, time.perf_counter())
@@ -60,12 +60,21 @@ async def tokenize_one_by_one(
 ) -> Any:
     """A batch whose texts SGLang would encode together has none where trees stand in it."""
     prompts = [obj[i] for i in range(batch_size)]
-    if is_on():
-        for prompt in prompts:
-            await asyncio.to_thread(recognise_text, prompt)
+    for prompt in prompts:
+        await _recognise(prompt)
     if not any(map(has_dependencies, prompts)):
         return await original(manager, batch_size, obj)
     return [await manager._tokenize_one_request(prompt) for prompt in prompts]
+
+
+async def _recognise(obj: Any) -> None:
+    """Look for facts in a plain prompt, where the server is to; a long text on a thread."""
+    if not may_hold_facts(obj):
+        return
+    if len(obj.text) <= MAX_SHORT:
+        recognise_text(obj)
+    else:
+        await asyncio.to_thread(recognise_text, obj)
 
 
 def check_last(

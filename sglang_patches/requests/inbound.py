@@ -25,6 +25,7 @@ from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.differs import find_differences
 from depcache.prompt.forest import Forest, IntArray
 from depcache.prompt.layout import Layout
+from depcache.prompt.outline import Outline
 from depcache.prompt.wire import (
     PREFIX,
     WireIds,
@@ -36,7 +37,7 @@ from depcache.prompt.wire import (
     read_input_ids,
 )
 from sglang_patches.requests.beginnings import closing_of
-from sglang_patches.requests.recognition import LAYOUT, RECOGNISED, find_facts, summarise
+from sglang_patches.requests.recognition import LAYOUT, RECOGNISED, find_facts, is_on
 
 logger = logging.getLogger("depcache")
 
@@ -54,15 +55,17 @@ _IS_READY = "depcache_is_ready"  # attribute of a request that `prepare` has see
 class RenderedChat(str):
     """The text of a chat after its template, to be tokenized later.
 
-    suffix  token ids that go behind it: the beginning of an answer to be continued
-    wire    the outline of this text, where the request came with that of a message
+    suffix      token ids that go behind it: the beginning of an answer to be continued
     encode      the ids of the whole chat as SGLang makes them, `suffix` included
-    recognised  the server found the outline by itself: rows by recogniser
+    wire        what the request says of one of its messages, where it comes with an outline
+    outline     the same outline, of this text
+    recognised  the server found it by itself: rows by recogniser
     """
 
     suffix: list[int]
-    wire: WireOutline | None = None
     encode: Callable[[], list[int]]
+    wire: WireOutline | None = None
+    outline: Outline | None = None
     recognised: dict[str, int] | None = None
 
 
@@ -92,7 +95,9 @@ def prepare(obj: Any, manager: Any) -> None:
     """
     if getattr(obj, _IS_READY, False) or not has_dependencies(obj):
         return
-    if _recognised_in(obj) is None:
+    if isinstance(obj.text, RenderedChat) and obj.text.recognised is not None:
+        setattr(obj, RECOGNISED, obj.text.recognised)
+    if not hasattr(obj, RECOGNISED):
         _prepare(obj, manager)
         return
     given = obj.text, obj.input_ids, obj.sampling_params
@@ -108,27 +113,26 @@ def recognise_text(obj: Any) -> None:
     """Give a plain prompt of one text the outline of the facts that the server finds in it.
 
     For `/v1/completions` and `/generate`; a chat is read before its template runs. Does nothing
-    where nobody looks, or nothing is found. Takes 0.1 s at most.
+    where nobody looks, or nothing is found. Gives up after about 0.1 s.
     """
-    if has_dependencies(obj) or not isinstance(obj.text, str) or obj.input_ids is not None:
+    if not may_hold_facts(obj) or (found := find_facts(obj.text)) is None:
         return
-    found = find_facts(obj.text)
-    sampling_params = obj.sampling_params if obj.sampling_params is not None else {}
-    if found is None or found.outline is None or not isinstance(sampling_params, Mapping):
-        return
-    given = custom_params_of(obj)
-    if given is not None and not isinstance(given, Mapping):
-        return
-    params = {**(given or {}), **found.outline.to_params(LAYOUT)}
-    obj.sampling_params = {**sampling_params, "custom_params": params}
-    setattr(obj, RECOGNISED, summarise(found))
+    outline, rows = found
+    params = {**(custom_params_of(obj) or {}), **outline.to_params(LAYOUT)}
+    obj.sampling_params = {**(obj.sampling_params or {}), "custom_params": params}
+    setattr(obj, RECOGNISED, rows)
 
 
-def _recognised_in(obj: Any) -> dict[str, int] | None:
-    """Rows by recogniser, of a request whose facts the server found by itself."""
-    if isinstance(obj.text, RenderedChat) and obj.text.recognised is not None:
-        setattr(obj, RECOGNISED, obj.text.recognised)
-    return getattr(obj, RECOGNISED, None)
+def may_hold_facts(obj: Any) -> bool:
+    """Whether `recognise_text` would look into this request: a plain one that came as a text."""
+    return (
+        is_on()
+        and isinstance(obj.text, str)
+        and obj.input_ids is None
+        and isinstance(obj.sampling_params, Mapping | None)
+        and isinstance(custom_params_of(obj), Mapping | None)
+        and not has_dependencies(obj)
+    )
 
 
 def _make_plain(obj: Any) -> None:
@@ -150,10 +154,10 @@ def _prepare(obj: Any, manager: Any) -> None:
         require_ids(obj.input_ids)
         tokens = read_input_ids(obj.input_ids)
         forest = forest_from_wire(tokens, wire)
-        # Who sent ids alone did not say what the flat text was.
-        is_merged = wire.depcache_version == 1 and bool(
-            (np.diff(np.sort(forest.parents)) == 0).any()
-        )
+        # Who sent ids alone did not say what the flat text was. In version 1 two children of one
+        # segment share what it says; in version 2 it may be the header of rows.
+        children = np.bincount(forest.parents[forest.parents >= 0])
+        is_merged = wire.depcache_version == 1 and bool((children > 1).any())
     else:
         prompt = _convert_text(obj, wire, manager.tokenizer)
         tokens, forest = read_input_ids(obj.input_ids), prompt.forest
@@ -194,15 +198,23 @@ def require_ids(input_ids: Any) -> None:
 
 
 def read_text(
-    text: str, wire: WireText | WireOutline, tokenizer: Any, *, add_special_tokens: bool
+    text: str,
+    wire: WireText | WireOutline,
+    tokenizer: Any,
+    *,
+    outline: Outline | None = None,
+    add_special_tokens: bool,
 ) -> DepPrompt:
     """The prompt of a text, which is as it is after the chat template.
 
+    outline             of the text; None: it is that of `wire`
     add_special_tokens  whether the tokenizer may put its own (BOS) before the text
     """
+    if outline is None:
+        outline = outline_of_paths(text, wire) if isinstance(wire, WireText) else wire.outline
     return DepPrompt.from_outline(
         text,
-        outline_of_paths(text, wire) if isinstance(wire, WireText) else wire.outline,
+        outline,
         tokenizer=tokenizer,
         layout=wire.layout,
         add_special_tokens=add_special_tokens,
@@ -281,7 +293,8 @@ def _refuse_many_tokens(num_tokens: int, max_tokens: int) -> None:
 
 
 def _wire_of(obj: Any, max_tokens: int) -> WireIds | WireText | WireOutline:
-    """The dependency data of a request that has some; of a chat, as its route has read it."""
+    """The dependency data of a request that has some; of a chat with an outline, as its route
+    has read it."""
     if isinstance(obj.text, RenderedChat) and obj.text.wire is not None:
         return obj.text.wire
     wire = parse_wire(custom_params_of(obj), max_paths=max_tokens)
@@ -310,7 +323,13 @@ def _convert_text(obj: Any, wire: WireText | WireOutline, tokenizer: Any) -> Dep
         raise PromptError(f"the prompt is {shorten(text)}: send one text per request")
     # The template of a chat has written the special tokens that belong before it.
     is_chat = isinstance(text, RenderedChat)
-    prompt = read_text(text, wire, tokenizer, add_special_tokens=not is_chat)
+    prompt = read_text(
+        text,
+        wire,
+        tokenizer,
+        outline=text.outline if is_chat else None,
+        add_special_tokens=not is_chat,
+    )
     obj.input_ids, params = prompt.to_wire()
     if is_chat:
         obj.input_ids += text.suffix

@@ -14,7 +14,8 @@ from typing import Any
 
 from depcache.config import Config
 from depcache.errors import ConfigError, PromptError
-from depcache.recognition.recognise import Recognised, recognise
+from depcache.prompt.outline import Outline
+from depcache.recognition.recognise import recognise
 from depcache.recognition.table import choose
 
 logger = logging.getLogger("depcache")
@@ -52,10 +53,11 @@ def is_on() -> bool:
     return _names is None or bool(_names)
 
 
-def find_facts(prompt: str | Sequence[Any]) -> Recognised | None:
+def find_facts(prompt: str | Sequence[Any]) -> tuple[Outline, dict[str, int]] | None:
     """The facts in a text or in messages; None where there are none, or nobody looks.
 
-    Takes 0.1 s at most, and raises nothing.
+    Returns their outline, and rows by the name of their recogniser. Gives up after about 0.1 s, and
+    raises nothing.
     """
     if not is_on():
         return None
@@ -64,9 +66,6 @@ def find_facts(prompt: str | Sequence[Any]) -> Recognised | None:
     except Exception:  # a pattern of somebody's own, or a fault of ours: it costs the reuse alone
         logger.exception("recognition failed; the prompt goes on as it is")
         return None
-    return None if found.outline is None else found
-
-
-def summarise(found: Recognised) -> dict[str, int]:
-    """Rows by the name of their recogniser."""
-    return dict(Counter(row.name for row in found.rows))
+    if found.outline is None:
+        return None
+    return found.outline, dict(Counter(row.name for row in found.rows))

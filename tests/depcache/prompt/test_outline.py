@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,8 +32,11 @@ WHOLE = Outline(
 
 
 def test_elements_and_rows_are_spans_of_the_text():
-    assert WHOLE.pieces(TEXT) == ["head\n", "A b C\n", "A b D ", "1\n", "E\n"]
-    assert [TEXT[a:b] for a, b in WHOLE.row_spans] == ["head\n", "A b C\n", "A b D 1\n", "E\n"]
+    pieces = WHOLE.pieces(TEXT)
+    assert pieces == ["head\n", "A b C\n", "A b D ", "1\n", "E\n"]
+    ends = pairwise(accumulate(WHOLE.rows, initial=0))
+    rows = ["".join(pieces[a:b]) for a, b in ends]
+    assert rows == ["head\n", "A b C\n", "A b D 1\n", "E\n"]
     assert TEXT[WHOLE.stop :] == "Who?"
 
 
@@ -67,7 +72,7 @@ def test_the_outline_form_is_read():
     assert isinstance(wire, WireOutline)
     assert wire.outline == Outline(start=2, lens=(3, 4, 5), rows=(2, 1), message=0)
     assert wire.to_params() == params
-    assert WireOutline.of(wire.outline, "tree", "path").to_params() == {
+    assert wire.outline.to_params("tree", "path") == {
         **params,
         "depcache_template": "path",
     }
@@ -113,6 +118,7 @@ def test_paths_of_version_1_are_an_outline():
         ({"parents": [-1, -1, 0, -1]}, "row 2 of the outline has parent 0"),
         ({"parents": [0, 0, 0, -1]}, "row 0 of the outline has parent 0"),
         ({"parents": [-1, 0, 0, -2]}, "row 3 of the outline has parent -2"),
+        ({"merge": True}, "cannot be combined with merge"),
         ({"merge": 1}, "merge of the outline is 1"),
         ({"message": -1}, "message of the outline is -1"),
         ({"message": "0"}, "message of the outline is '0'"),

@@ -101,6 +101,18 @@ def test_what_changes_nothing_is_exact(served) -> None:
     assert differs == ["merging", "visibility", "placement"]
 
 
+def test_ids_say_that_they_merge_only_where_segments_fork(served) -> None:
+    apart = [[f"One {next(_fresh)}", "is", "a"], [f"Two {next(_fresh)}", "is", "b"]]
+    fork = [[f"Fork {next(_fresh)}", "is", "a"]]
+    fork.append([fork[0][0], "has", "b"])
+    for paths, merges in ((apart, False), (fork, True)):
+        ids, params = served.prompt(paths).to_wire()
+        asked = {"max_new_tokens": 1, "custom_params": params}
+        body = {"input_ids": ids, "sampling_params": asked}
+        reply = served.post("/generate", body).json()["meta_info"]["depcache"]
+        assert ("merging" in reply["differs"]) == merges and "visibility" in reply["differs"]
+
+
 def test_both_versions_of_the_wire_share_what_they_cache(served) -> None:
     paths = [[f"Old {next(_fresh)}", "is", "wire"], ["B", "is", "a letter"]]
     prompt = render(paths, "Who?")
