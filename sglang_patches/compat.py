@@ -7,6 +7,7 @@ stands in the docs on porting. `sglang_patches.contract` has the fields that all
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import torch
@@ -64,6 +65,14 @@ def held_by(req: Request) -> Handle | None:
 def hold(req: Request, handle: Handle) -> None:
     """Replaces what the request keeps from eviction. The caller locks and unlocks."""
     req.last_node = handle
+
+
+def end_by_fault(req: Request, reason: str) -> None:
+    """Ends a request after its next token with status 500 and `reason`."""
+    from sglang.srt.managers.schedule_batch import FINISH_ABORT  # not while plugins are loaded
+
+    status = HTTPStatus.INTERNAL_SERVER_ERROR
+    req.to_finish = FINISH_ABORT(reason, status, "InternalServerError")
 
 
 def match_result(slots: torch.Tensor, handle: Handle, num_moved: int) -> MatchResult:

@@ -133,10 +133,16 @@ class RowPool(Protocol):
 
 
 class SlotPool(Protocol):
-    """Which KV slots are free. `size` is their number in all, `device` where they are."""
+    """Which KV slots are free. `size` is their number in all, `device` where they are.
+
+    free_pages, release_pages, free_group  slots that are free, in three heaps
+    """
 
     size: int
     device: Any
+    free_pages: torch.Tensor
+    release_pages: torch.Tensor
+    free_group: list[torch.Tensor]
 
     def available_size(self) -> int: ...
 

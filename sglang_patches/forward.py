@@ -83,21 +83,25 @@ def _prepare_extend(
     steps: list[Step | None] = []
     copies: list[PendingCopy] = []
     start = 0
-    for state, num_prefix, num_new in zip(
+    for req, state, num_prefix, num_new in zip(
+        batch.reqs,
         states,
         forward_batch.extend_prefix_lens_cpu,
         forward_batch.extend_seq_lens_cpu,
         strict=True,
     ):
-        if state is None or state.plan is None:
-            steps.append(None)
-        else:
-            placed = state.row_positions(num_prefix, num_prefix + num_new)
-            positions[start : start + num_new] = torch.from_numpy(placed).to(positions)
-            steps.append(Step(state.structure, state.plan.order, num_prefix, num_new))
+        step = None
+        if state is not None and state.plan is not None:
             copy = batch.tree_cache.take_pending(state)
             if copy is not None:
                 copies.append(copy)
+            try:
+                placed = state.row_positions(num_prefix, num_prefix + num_new)
+                positions[start : start + num_new] = torch.from_numpy(placed).to(positions)
+                step = Step(state.structure, state.plan.order, num_prefix, num_new)
+            except Exception as error:
+                batch.tree_cache.faults.end(req, "place the request's rows", error)
+        steps.append(step)
         start += num_new
     forward_batch.positions = positions
     rids = _Rids(forward_batch.rids)

@@ -48,6 +48,12 @@ class Slots:
         if len(slots):
             self._allocator.free(torch.from_numpy(slots).to(self._device))
 
+    def free_slots(self) -> np.ndarray:
+        """(num_free,) slots that nobody owns, and those given back since the pass began."""
+        pool = self._allocator
+        free = [pool.free_pages, pool.release_pages, *pool.free_group]
+        return torch.cat(free).cpu().numpy().astype(np.int64)
+
     def to_device(self, slots: np.ndarray) -> torch.Tensor:
         """The slots as SGLang wants them."""
         return torch.from_numpy(slots).to(self._device) if len(slots) else self._none

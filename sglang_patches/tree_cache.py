@@ -22,18 +22,19 @@ from sglang.srt.mem_cache.base_prefix_cache import (
     MatchResult,
 )
 
-from depcache.cache import EVICTION_POLICIES, EvictionPolicy, KVTree, Node, TierStack, make_policy
+from depcache.cache import KVTree, Node, TierStack
 from depcache.cache.node import slots_of
 from depcache.config import Config
-from depcache.errors import PromptError
-from depcache.plan import make_scheduler, match_segments
+from depcache.plan import match_segments
 from sglang_patches import compat
+from sglang_patches.choices import choose_policy, make_order
 from sglang_patches.contract import CacheParams, LoadBackParams, MatchParams, RadixKey, Request
 from sglang_patches.observe.idle_ages import IdleAges
 from sglang_patches.observe.metrics import NullMetrics
 from sglang_patches.requests.dependency import DependencyRequests, make_state
+from sglang_patches.requests.faults import Faults, is_broken, is_refused, note_fault
 from sglang_patches.requests.plain import PlainRequests
-from sglang_patches.requests.state import ATTRIBUTE, Handle, PendingCopy, RequestState, get_state
+from sglang_patches.requests.state import Handle, PendingCopy, RequestState, get_state
 from sglang_patches.requests.waiting_queue import WaitingQueue, prompt_of
 from sglang_patches.slots import Slots
 from sglang_patches.tiers.bandwidth import Bandwidth
@@ -45,7 +46,6 @@ from sglang_patches.tiers.host.tier import HostTier
 
 logger = logging.getLogger("depcache")
 
-REFUSED = "depcache_refused"  # attribute of a request that was refused when it was matched
 LAUNCH = "depcache_launch"  # attribute of a request: (time, new tokens of its batch)
 
 
@@ -76,7 +76,7 @@ class DepCacheTree(BasePrefixCache):
         self.device = self.token_to_kv_pool_allocator.device
         self.ages = IdleAges()
         self.tiers = TierStack()
-        self.tree = KVTree(_make_policy(eviction_policy, config), self.tiers, self.ages)
+        self.tree = KVTree(choose_policy(eviction_policy, config), self.tiers, self.ages)
         self.metrics = NullMetrics()
         pool: Any = self.token_to_kv_pool_allocator.get_kvcache()
         self.bandwidth = Bandwidth(bytes_per_token(pool))
@@ -100,13 +100,8 @@ class DepCacheTree(BasePrefixCache):
             reencodes=config.reencode_positions,
         )
         self.plain = PlainRequests(self.tree, self.slots, self.host)
-        scheduler = (
-            None
-            if config.queue_order == "sglang"
-            else make_scheduler(config.queue_order, self.tree, max_passed=config.max_passed)
-        )
-        self.waiting_queue = WaitingQueue(self.tree, make_state, scheduler)
-        self.num_rejected = 0
+        self.faults = Faults(self.tree, self.slots, self.dependency)
+        self.waiting_queue = WaitingQueue(self.tree, make_state, make_order(self.tree, config))
         self.keeps_disk = False
         self._measures = measures
         if getattr(params, "enable_metrics", False):
@@ -148,7 +143,7 @@ class DepCacheTree(BasePrefixCache):
         return {
             **self.dependency.counters,
             "plain_requests": self.plain.num_ended,
-            "rejected_requests": self.num_rejected,
+            "rejected_requests": self.faults.num_refused,
         }
 
     def describe(self) -> dict[str, Any]:
@@ -227,14 +222,16 @@ class DepCacheTree(BasePrefixCache):
         try:
             return self._match(req, params.key)
         except Exception as error:
-            return self._refuse(req, error)
+            self.faults.refuse(req, error)
+            self.metrics.publish()
+            return self._nothing()
 
     def _match(self, req: Request, key: RadixKey) -> MatchResult:
         state = get_state(req)
         if req.to_finish is not None:
             # Aborted: SGLang runs a one-token stub, or a retracted prompt once more, only to
             # end it. Either is a plain prompt of the tokens it has now.
-            self._forget_state(req)
+            self.dependency.let_go(req)
             return self._nothing()
         if state is None:
             state = make_state(req)
@@ -243,28 +240,6 @@ class DepCacheTree(BasePrefixCache):
             return self._result(slots, handle, sum(node.num_tokens for node in handle.to_load))
         plan = self.dependency.match(req, state)
         return self._result(plan.shared_slots, state.handle, plan.num_shifted + plan.num_loaded)
-
-    def _refuse(self, req: Request, error: Exception) -> MatchResult:
-        """End `req` alone, with its reason.
-
-        The HTTP process refuses bad requests first. This is for those that reach the scheduler in
-        another way, and for faults of ours: they cost their request and nobody else's.
-        """
-        if not isinstance(error, PromptError):
-            logger.error("request %s could not be matched", req.rid, exc_info=error)
-        self.num_rejected += 1
-        self.metrics.publish()
-        self._forget_state(req)
-        setattr(req, REFUSED, True)
-        req.set_finish_with_abort(str(error) or type(error).__name__)
-        req.full_untruncated_fill_ids = req.origin_input_ids + req.output_ids
-        return self._nothing()
-
-    def _forget_state(self, req: Request) -> None:
-        state = get_state(req)
-        if state is not None:
-            self.dependency.release_pending(state)
-            setattr(req, ATTRIBUTE, None)
 
     def _nothing(self) -> MatchResult:
         return self._result(np.empty(0, np.int64), Handle([]))
@@ -275,12 +250,16 @@ class DepCacheTree(BasePrefixCache):
     def init_load_back(self, params: LoadBackParams) -> tuple[torch.Tensor, Handle]:
         """Allocate the slots of hits that are moved: shifted or loaded ones."""
         handle = params.best_match_node
-        if handle.to_load:
-            return self.slots.to_device(self.plain.load_back(handle)), handle
-        state = get_state(params.req)
-        assert state is not None
-        slots = self.dependency.load_back(params.req, state)
-        return self.slots.to_device(slots), state.handle
+        try:
+            if handle.to_load:
+                return self.slots.to_device(self.plain.load_back(handle)), handle
+            state = get_state(params.req)
+            assert state is not None
+            slots = self.dependency.load_back(params.req, state)
+            return self.slots.to_device(slots), state.handle
+        except Exception as error:
+            handle = self.faults.move_nothing(params.req, handle, error)
+            return self.slots.to_device(np.empty(0, np.int64)), handle
 
     # -- forward passes ----------------------------------------------------------------------
 
@@ -307,8 +286,13 @@ class DepCacheTree(BasePrefixCache):
 
     def poll(self) -> None:
         """Conclude transfers of the disk tier that have ended. Does not block."""
-        if self.disk is not None:
+        if self.disk is None:
+            return
+        try:
             self.disk.poll()
+        except Exception as error:
+            note_fault("conclude transfers of the disk tier", error)
+            self.disk.turn_off(f"a fault of DepCache ({type(error).__name__}: {error})")
 
     def prefetch(self, req: Request) -> None:
         """A request enters the waiting queue: bring what it needs from disk to host memory."""
@@ -322,13 +306,17 @@ class DepCacheTree(BasePrefixCache):
             found = match_segments(self.tree, self.tree.root(namespace), table)
             in_host, on_disk = (list(dict.fromkeys(nodes)) for nodes in found.in_tiers)
             self.disk.fetch(on_disk, in_host, req.rid)
-        except Exception:
+        except Exception as error:
             # It costs the loading. What is wrong with the request is said when it is matched.
-            logger.exception("request %s: nothing was fetched from disk", req.rid)
+            note_fault("fetch from disk", error, req.rid)
 
     def check_prefetch_progress(self, rid: str) -> bool:
         """Whether a waiting request may be admitted."""
-        return self.disk is None or self.disk.is_ready(rid)
+        try:
+            return self.disk is None or self.disk.is_ready(rid)
+        except Exception as error:
+            note_fault("ask for what comes from disk", error, rid)
+            return True
 
     def pop_prefetch_loaded_tokens(self, rid: str) -> int:
         """Tokens that came from disk for a request."""
@@ -337,7 +325,10 @@ class DepCacheTree(BasePrefixCache):
     def release_aborted_request(self, rid: str) -> None:
         """A waiting request is gone."""
         if self.disk is not None:
-            self.disk.release(rid)
+            try:
+                self.disk.release(rid)
+            except Exception as error:
+                note_fault("let go of what was fetched from disk", error, rid)
 
     def note_new_weights(self) -> None:
         """The model's weights are about to change: what is on disk is of others."""
@@ -346,46 +337,60 @@ class DepCacheTree(BasePrefixCache):
 
     def release_orphans(self, waiting: list[Request]) -> None:
         """Free unlaunched copies of requests that left the waiting queue without running."""
-        self.dependency.release_orphans(waiting)
+        try:
+            self.dependency.release_orphans(waiting)
+        except Exception as error:
+            note_fault("free the copies of requests that are gone", error)
 
     # -- inserting ---------------------------------------------------------------------------
 
     def cache_unfinished_req(self, req: Request, chunked: bool = False, **_: Any) -> None:
-        self._note_result(req)
         state = get_state(req)
-        if state is None:
-            self.plain.cache_unfinished(req)
-        else:
-            self.dependency.cache_unfinished(req, state)
+        num_rows = len(req.get_fill_ids()) if state is None else req.extend_range.end
+        try:
+            self._note_result(req)
+            if is_broken(req):
+                self.faults.keep_rows(req, num_rows)
+            elif state is None:
+                self.plain.cache_unfinished(req)
+            else:
+                self.dependency.cache_unfinished(req, state)
+        except Exception as error:
+            self.faults.end(req, "cache the request's rows", error)
+            self.faults.keep_rows(req, num_rows)
         if not chunked:
             self.waiting_queue.finished(req)
-        if self.disk is not None:
-            self.disk.release(req.rid)
+        self.release_aborted_request(req.rid)
 
     def cache_finished_req(
         self, req: Request, is_insert: bool = True, *, kv_len_to_handle: int, **_: Any
     ) -> None:
         self._note_result(req)
         self.waiting_queue.finished(req)
-        # Of a refused request SGLang runs one token that is nobody's prompt.
-        is_insert = is_insert and not getattr(req, REFUSED, False)
-        state = get_state(req)
-        if state is None:
-            nodes = self.plain.cache_finished(req, is_insert, kv_len_to_handle)
-        else:
-            nodes = self.dependency.cache_finished(req, state, is_insert, kv_len_to_handle)
+        is_insert = is_insert and not is_refused(req)
+        try:
+            nodes = self._cache_finished(req, is_insert, kv_len_to_handle)
+        except Exception as error:
+            # The answer is complete and right, so it goes out.
+            note_fault("give back what a finished request holds", error, req.rid)
+            self.faults.give_back(req, kv_len_to_handle)
+            nodes = []
+        self.release_aborted_request(req.rid)
         if self.disk is not None:
-            self.disk.release(req.rid)
             self.disk.note_used(nodes)
         self.metrics.publish()
 
+    def _cache_finished(self, req: Request, is_insert: bool, num_rows: int) -> list[Node]:
+        if is_broken(req):
+            self.faults.give_back(req, num_rows)
+            return []
+        state = get_state(req)
+        if state is None:
+            return self.plain.cache_finished(req, is_insert, num_rows)
+        return self.dependency.cache_finished(req, state, is_insert, num_rows)
+
     def _note_request(self, report: dict[str, Any], plan_s: float) -> None:
-        self.metrics.note_request(report, plan_s)
-
-
-def _make_policy(eviction_policy: str, config: Config) -> EvictionPolicy:
-    kind = EVICTION_POLICIES.get(eviction_policy)
-    options: dict[str, Any] = {}
-    if kind is not None and kind.looks_ahead:
-        options = {"history_weight": config.history_weight, "window": config.lookahead}
-    return make_policy(eviction_policy, **options)
+        try:
+            self.metrics.note_request(report, plan_s)
+        except Exception as error:
+            note_fault("count a request", error)

@@ -37,8 +37,10 @@ from sglang_patches.requests.state import (
     NO_FREE_SLOTS,
     POOL_TOO_SMALL,
     FirstSlice,
+    Handle,
     PendingCopy,
     RequestState,
+    get_state,
     to_log,
 )
 from sglang_patches.requests.tenants import namespace_of
@@ -207,11 +209,7 @@ class DependencyRequests:
         else:
             targets = self._slots.alloc(plan.num_shifted)
         if targets is None:
-            state.allow_load = False
-            plan = self._plan_without_shift(state, NO_FREE_SLOTS)
-            state.start(self._tree, plan)
-            _permute(req, state, plan)
-            compat.set_prefix(req, self._slots.to_device(plan.shared_slots))
+            self.plan_without_moves(req, state, NO_FREE_SLOTS)
             return np.empty(0, np.int64)
         if plan.loaded:
             self._tree.lock(plan.loaded)
@@ -235,6 +233,18 @@ class DependencyRequests:
             targets = np.concatenate((targets, again))
         return targets
 
+    def plan_without_moves(self, req: Request, state: RequestState, reason: str) -> None:
+        """Plan an admitted request again, with shared hits only.
+
+        reason  goes into its report
+        """
+        self.release_pending(state)
+        state.allow_load = False
+        plan = self._plan_without_shift(state, reason)
+        state.start(self._tree, plan)
+        _permute(req, state, plan)
+        compat.set_prefix(req, self._slots.to_device(plan.shared_slots))
+
     def take_pending(self, state: RequestState) -> PendingCopy | None:
         """Hand the copies of `state` to the forward pass that is being launched."""
         pending, state.pending = state.pending, None
@@ -248,6 +258,19 @@ class DependencyRequests:
             self._slots.free(pending.targets)
             self.num_private -= len(pending.targets)
             state.num_private = 0
+
+    def let_go(self, req: Request) -> None:
+        """Make a plain request of it: what is left of it has no context."""
+        state = get_state(req)
+        if state is not None:
+            self.release_pending(state)
+            setattr(req, ATTRIBUTE, None)
+
+    def forget(self, state: RequestState) -> None:
+        """Forget what a request had set up. Its rows and its locks are the caller's."""
+        self.release_pending(state)
+        self.num_private -= state.num_private
+        state.forget_plan()
 
     def release_orphans(self, waiting: list[Request]) -> None:
         """Free unlaunched copies of requests that left the waiting queue without running."""
@@ -291,6 +314,7 @@ class DependencyRequests:
         nodes = state.handle.nodes
         if compat.held_by(req) is not None:
             self._tree.unlock(nodes)
+            compat.hold(req, Handle([]))  # only once, whatever comes behind
         # A retracted request comes back and is matched again from the start.
         state.forget_plan()
         return nodes

@@ -102,6 +102,7 @@ class PlainRequests:
         held = compat.held_by(req)
         if held is not None:
             self._tree.unlock(held.nodes)
+            compat.hold(req, Handle([]))  # only once, whatever comes behind
 
     def _insert(
         self, req: Request, tokens: array[int] | list[int], row: np.ndarray

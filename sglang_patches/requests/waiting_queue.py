@@ -8,16 +8,21 @@ those that left are taken off. With an order of our own the list is sorted as we
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import logging
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
 
 from depcache.cache import KVTree
 from depcache.errors import PromptError
 from depcache.plan import Lookahead, Scheduler, SegmentTable
 from sglang_patches.compat import has_row
 from sglang_patches.contract import Request
+from sglang_patches.requests.faults import note_fault
 from sglang_patches.requests.plain import plain_tokens
 from sglang_patches.requests.state import RequestState, get_state
 from sglang_patches.requests.tenants import namespace_of
+
+logger = logging.getLogger("depcache")
 
 MakeState = Callable[[Request], RequestState | None]
 
@@ -58,6 +63,7 @@ class WaitingQueue:
         self._waiting: dict[Hashable, Request] = {}
         self._started: dict[Hashable, Request] = {}
         self._alone: Request | None = None  # a request that was the only one in the last pass
+        self._unread: dict[Hashable, Request] = {}  # those that a fault kept out
 
     def __len__(self) -> int:
         """Requests that are known to wait."""
@@ -79,14 +85,18 @@ class WaitingQueue:
         """
         if self._lookahead is None and self._scheduler is None:
             return
-        self.forget_gone(waiting)
+        with self._surviving("follow the waiting queue"):
+            self._sync(waiting)
+
+    def _sync(self, waiting: list[Request]) -> None:
+        self._forget_gone(waiting)
         if len(waiting) == 1 and not self._waiting and waiting[0] is not self._alone:
             # It runs at once, or is seen again: a server that is not busy pays nothing here.
             self._alone = waiting[0]
             return
         self._alone = None
         for req in waiting:
-            if id(req) not in self._waiting:
+            if id(req) not in self._waiting and id(req) not in self._unread:
                 self._enter(req)
         if self._scheduler is not None and len(waiting) > 1:
             place = {name: i for i, name in enumerate(self._scheduler.order())}
@@ -100,23 +110,50 @@ class WaitingQueue:
 
         For aborts: SGLang makes no pass over an empty queue, so `sync` might not come soon.
         """
+        with self._surviving("forget who left the waiting queue"):
+            self._forget_gone(waiting)
+
+    def _forget_gone(self, waiting: list[Request]) -> None:
         names = {id(req) for req in waiting}
         for name in [name for name in self._waiting if name not in names]:
             self._leave(name, is_running=has_row(self._waiting[name]))
+        if self._unread:
+            self._unread = {name: req for name, req in self._unread.items() if name in names}
 
     def finished(self, req: Request) -> None:
         """`req` adds no more of its prompt to the tree: all is cached, or it ended early."""
         name = id(req)
-        if name in self._waiting:  # it started and ended between two passes
-            self._leave(name, is_running=True)
-        self._finish(name)
+        with self._surviving("take a request off the waiting queue"):
+            if name in self._waiting:  # it started and ended between two passes
+                self._leave(name, is_running=True)
+            self._finish(name)
+
+    @contextmanager
+    def _surviving(self, doing: str) -> Iterator[None]:
+        """A fault in here costs look-ahead and order until the next start, and no request."""
+        try:
+            yield
+        except Exception as error:
+            note_fault(doing, error)
+            logger.error("look-ahead and queue order are off until the server is started again")
+            if self._lookahead is not None:
+                with suppress(Exception):  # what it wrote on nodes; it only steers eviction
+                    self._lookahead.clear()
+            self._lookahead = self._scheduler = self._alone = None
+            for known in (self._waiting, self._started, self._unread):
+                known.clear()
 
     def _enter(self, req: Request) -> None:
-        prompt = prompt_of(req, self._make_state)
+        name = id(req)
+        try:
+            prompt = prompt_of(req, self._make_state)
+        except Exception as error:  # it runs all the same, unless its matching fails too
+            note_fault("read a waiting request", error, req.rid)
+            self._unread[name] = req
+            return
         if prompt is None:
             return
         namespace, table = prompt
-        name = id(req)
         self._waiting[name] = req
         if self._lookahead is not None:
             self._lookahead.enter(name, namespace, table)

@@ -8,6 +8,7 @@ Servers that tests start by a command of ours are spawned as ever.
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import subprocess
@@ -32,6 +33,9 @@ _IMPORTED = [
 ]
 
 
+PREPARE = "DEPCACHE_TESTS_PREPARE"
+"""Variable with a module that the forked processes of an engine import before they begin."""
+
 _made: list[ForkServerProcess] = []
 _log: str | None = None
 """In a server: the file that its processes print to as well."""
@@ -52,6 +56,8 @@ class _Process(ForkServerProcess):
         if self._log is not None:
             _print_to(self._log)
         psutil.Process.parent = lambda _: psutil.Process(self._maker)  # pyright: ignore
+        if PREPARE in os.environ:
+            importlib.import_module(os.environ[PREPARE])
         super().run()
 
 

@@ -21,6 +21,9 @@ Tree = tuple[list[int], list["Tree"]]
 FIRST_TOKEN, LAST_TOKEN = 16, 1000
 """Token ids that prompts are drawn from; the test models know 1024."""
 
+UNLUCKY_TOKEN = 1003
+"""A token that no prompt is drawn from; `tests.helpers.planted` has a fault for it."""
+
 
 @dataclass(slots=True)
 class TreePrompt:
