@@ -136,9 +136,19 @@ def dump_tree(cache: Any, limit: int) -> dict[str, Any]:
 
 
 def add_text(dump: dict[str, Any], tokenizer: Any) -> None:
-    """Replace the `tokens` of each node by its `text`, cut with an ellipsis where it is longer."""
+    """Replace the `tokens` of each node by its `text`, cut with an ellipsis where it is longer.
+
+    SGLang takes negative ids in a plain prompt; they have no text. Without a tokenizer the ids
+    are the text.
+    """
     nodes = dump["nodes"]
-    texts = tokenizer.batch_decode([node.pop("tokens") for node in nodes])
+    if not nodes:
+        return  # of no sequences a tokenizer makes one text
+    tokens = [[token for token in node.pop("tokens") if token >= 0] for node in nodes]
+    if tokenizer is None:
+        texts = [" ".join(map(str, ids)) for ids in tokens]
+    else:
+        texts = tokenizer.batch_decode(tokens)
     for node, text in zip(nodes, texts, strict=True):
         node["text"] = text + "…" * (node["num_tokens"] > MAX_SHOWN_TOKENS)
 

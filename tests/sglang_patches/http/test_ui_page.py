@@ -212,7 +212,9 @@ def test_facts_and_a_question_are_cut_as_a_client_sends_them(page: Page) -> None
     """
     body = page.driver.execute_async_script(script, facts)
     assert body["messages"] == prompt.messages
-    assert body["custom_params"] == prompt.extra_body["custom_params"]
+    rendered = {"messages": prompt.messages, "custom_params": prompt.extra_body["custom_params"]}
+    as_client = page.served.post("/depcache/explain", rendered).json()
+    assert page.served.post("/depcache/explain", body).json() == as_client
 
     page.ask(paths[:1])
     page.one("#facts").send_keys(facts)

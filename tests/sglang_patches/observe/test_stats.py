@@ -14,7 +14,8 @@ class Letters:
     """A tokenizer whose tokens are letters."""
 
     def batch_decode(self, sequences: list[list[int]]) -> list[str]:
-        return ["".join(map(chr, tokens)) for tokens in sequences]
+        # As the one of transformers, which takes an empty list for one empty sequence.
+        return ["".join(map(chr, tokens)) for tokens in sequences or [[]]]
 
 
 def make_dump(*texts: str) -> dict[str, Any]:
@@ -46,6 +47,27 @@ def test_nodes_are_shown_by_their_words() -> None:
         f'  n1 [label="{"x" * 32}…\\n40 tokens at 3, 2 hits", style=solid];',
         "  n0 -> n1;",
     ]
+
+
+def test_a_token_that_is_none_has_no_text_and_without_a_tokenizer_there_are_numbers() -> None:
+    from sglang_patches.observe.stats import add_text
+
+    dump = make_dump("ab", "cd")
+    dump["nodes"][0]["tokens"][1:] = [-1]
+    add_text(dump, Letters())
+    assert [node["text"] for node in dump["nodes"]] == ["a", "cd"]
+    dump = make_dump("ab")
+    add_text(dump, None)
+    assert dump["nodes"][0]["text"] == "97 98"
+
+
+def test_an_empty_tree_has_no_text() -> None:
+    from sglang_patches.observe.stats import add_text, to_dot
+
+    dump = make_dump()
+    add_text(dump, Letters())
+    assert dump["nodes"] == []
+    assert to_dot(dump).startswith("digraph")
 
 
 def test_no_text_leaves_its_label() -> None:

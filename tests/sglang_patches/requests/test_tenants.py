@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from array import array
 from typing import Any
 
@@ -53,6 +54,17 @@ def test_no_extra_key_of_a_client_passes_for_a_salt(
 ) -> None:
     assert seal(key) != seal(join(salt, rest))
     assert seal(str(join(salt, rest))) != seal(join(salt, rest))
+
+
+@pytest.mark.sglang
+def test_a_request_has_no_field_for_a_salt_that_we_do_not_read() -> None:
+    # 0.5.23 has `cache_salt`: a port that does not read it in `compat.tenant_of` would have
+    # tenants share. Whoever ports adds the field here, and to what is read.
+    from sglang.srt.managers.schedule_batch import Req
+
+    names = inspect.signature(Req.__init__).parameters
+    found = [name for name in names if "salt" in name or name.endswith("_key")]
+    assert found == ["extra_key", "routing_key"]  # the second says where to, not whose
 
 
 def test_a_usual_extra_key_stays_as_it_is() -> None:

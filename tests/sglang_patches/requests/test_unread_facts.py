@@ -32,8 +32,11 @@ def test_facts_in_the_system_message_are_a_tree_and_reused_in_another_order(serv
     words = "Answer from what you know.\n\nFacts:\n"
     cold = ask(served, words + "\n".join(LINES), "Where is Sysmire?")
     warm = ask(served, words + "\n".join(reversed(LINES)), "What is the capital of Tarn?")
-    assert cold["missed"] > 0 and warm["missed"] == 0
-    assert warm["shared"] == warm["context_tokens"] == cold["context_tokens"]
+    # Rows stand whole, each with the line break behind it; the last row had none.
+    assert cold["missed"] == cold["context_tokens"] == warm["context_tokens"]
+    assert warm["missed"] == 1
+    again = ask(served, words + "\n".join(reversed(LINES)), "What is on Linnet?")
+    assert again["shared"] == again["context_tokens"]
 
 
 def test_explain_names_what_it_did_not_read_as_facts(served) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +14,7 @@ from sglang.srt.server_args import ServerArgs
 from depcache.config import Config
 from sglang_patches.tiers.disk import file_hashes
 from sglang_patches.tiers.open import open_disk
+from tests.helpers.file_times import wait_until_older
 from tests.sglang_patches.tiers.disk.make import make_pool
 
 pytestmark = pytest.mark.sglang
@@ -47,7 +47,7 @@ def opened(model_path, tmp_path):
 
 def test_weights_are_read_at_the_first_start_only(opened, tmp_path, monkeypatch):
     monkeypatch.setattr(file_hashes, "RACY_NS", 0)
-    time.sleep(0.05)
+    wait_until_older((tmp_path / "model").iterdir())
     first = opened().fingerprint
     assert (tmp_path / "disk" / "hashes.json").exists()
 

@@ -12,6 +12,7 @@ import pytest
 
 from sglang_patches.tiers.disk import file_hashes
 from sglang_patches.tiers.disk.file_hashes import FileHashes
+from tests.helpers.file_times import wait_until_older
 
 LONG_AGO_S = time.time() - 3600
 
@@ -44,7 +45,7 @@ def weights(tmp_path, monkeypatch):
     for number, file in enumerate(files):
         file.write_bytes(bytes([number]) * 1000)
         os.utime(file, (LONG_AGO_S, LONG_AGO_S))
-    time.sleep(0.05)
+    wait_until_older(files)
     return files
 
 
