@@ -29,6 +29,7 @@ SETTINGS_ARE_READ_IN = {
     "sglang_patches/hooks/server_args.py",
     "sglang_patches/plugin.py",
 }
+TIERS_HAVE_NAMES_IN = {("depcache", "cache"), ("depcache", "plan")}
 OURS = {*MAY_IMPORT, "depcache_tiny"}
 FILES = sorted(
     path.relative_to(ROOT)
@@ -110,6 +111,18 @@ def test_settings_are_read_where_a_program_begins_and_passed_on_from_there() -> 
         and "load_config(" in (ROOT / file).read_text(encoding="utf-8")
     }
     assert reading - {"depcache/config.py"} == SETTINGS_ARE_READ_IN
+
+
+def test_a_tier_is_named_in_one_place() -> None:
+    spelled = {
+        str(file)
+        for file in FILES
+        if file.parts[:2] in TIERS_HAVE_NAMES_IN or file.parts[0] == "sglang_patches"
+        for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in ("host", "disk")
+    }
+    # The second one says by what its estimates go, as a type.
+    assert spelled == {"sglang_patches/tiers/names.py", "sglang_patches/tiers/bandwidth.py"}
 
 
 def test_what_is_imported_only_for_types_or_later_does_not_count() -> None:

@@ -269,7 +269,7 @@ class DiskResidency(Tier):
         wanted = sum(node.num_tokens for node in nodes)
         if not wanted or self.is_off:
             return 0
-        if not self._bandwidth.should_load(wanted, "disk", len(nodes)):
+        if not self._bandwidth.should_load(wanted, DISK, len(nodes)):
             self.recomputed += wanted
             return 0
         if rid is not None and not self.waits.has_room(wanted):
@@ -331,7 +331,7 @@ class DiskResidency(Tier):
         else:
             self._host.mover.free(transfer.slots)
         if done.is_ok:
-            self._bandwidth.observe_load("disk", len(transfer.slots), done.seconds)
+            self._bandwidth.observe_load(DISK, len(transfer.slots), done.seconds)
         self.waits.note_end(transfer, kept)
 
     def _take_in(self, transfer: Transfer, done: Finished) -> list[Node]:
