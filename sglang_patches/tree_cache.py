@@ -369,7 +369,7 @@ class DepCacheTree(BasePrefixCache):
     ) -> None:
         self._note_result(req)
         self.waiting_queue.finished(req)
-        # Of a refused request SGLang runs one token that is nobody's prompt.
+        # SGLang runs one token of a refused request, which is nobody's prompt.
         is_insert = is_insert and not getattr(req, REFUSED, False)
         state = get_state(req)
         if state is None:

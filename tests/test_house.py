@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,6 +112,18 @@ def test_settings_are_read_where_a_program_begins_and_passed_on_from_there() -> 
         and "load_config(" in (ROOT / file).read_text(encoding="utf-8")
     }
     assert reading - {"depcache/config.py"} == SETTINGS_ARE_READ_IN
+
+
+def test_what_is_said_of_a_thing_has_a_subject() -> None:
+    loose = re.compile(r'"""Of |# Of ')
+    found = {
+        f"{file}:{number}"
+        for file in FILES
+        if file != Path("tests/test_house.py")
+        for number, line in enumerate((ROOT / file).read_text(encoding="utf-8").splitlines(), 1)
+        if loose.search(line)
+    }
+    assert found == set()
 
 
 def test_a_tier_is_named_in_one_place() -> None:

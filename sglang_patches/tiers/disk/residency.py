@@ -31,7 +31,7 @@ logger = logging.getLogger("depcache")
 WRITE_POLICIES = {"write_back": None, "write_through_selective": 2, "write_through": 1}
 """SGLang's names -> uses after which a node is written although it is still on the device."""
 
-# Of the host's slots, so many may be on their way from the device to the disk at a time.
+# This share of the host's slots may be on the way from the device to the disk at a time.
 TRANSIT_SHARE = 1 / 16
 MAX_STORES = 256  # under way at a time
 
