@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 TINY_COMMAND = "pip install ./models/tiny"
-"""For depcache-tiny, which is on no index: in the root of a checkout."""
+"""Installs depcache-tiny, which is on no index, in the root of a checkout."""
 
 
 def install_command(extra: str = "") -> str:
-    """For a shell, in a checkout as from a wheel: an extra, or without one the base install.
+    """Returns the command, in a checkout as from a wheel, for an extra or the base install.
 
     Who reads it has DepCache installed, so pip takes that DepCache, whichever it is, and adds
     what the extra names.

@@ -141,7 +141,7 @@ def _plain(step: PlainStep) -> Batch:
 
 
 def _one_request(num_new: int, kv_rows: np.ndarray) -> Batch:
-    """Of all new rows, over these rows."""
+    """Returns the batch of one request: all new rows attend to these rows."""
     return Batch.make(np.zeros(1, np.int64), np.array([num_new]), np.array([len(kv_rows)]), kv_rows)
 
 

@@ -55,7 +55,7 @@ class RunsPlan:
 
 
 def plan_runs(step: Step) -> RunsPlan:
-    """As `plan_masked`, in O(num_rows + new rows * segments above them)."""
+    """Plans as `plan_masked`, in O(num_rows + new rows * segments above them)."""
     structure, tail_start = step.structure, step.tail_start
     generated = np.arange(structure.num_tokens, step.num_rows, dtype=np.int32)
     has_row = step.row_of >= 0

@@ -87,5 +87,5 @@ def pack_runs(masks: Sequence[Runs]) -> PackedMasks:
 
 
 def _make_mask_indptr(sizes: Sequence[int]) -> np.ndarray:
-    """Of masks of so many elements, each padded to a byte."""
+    """Returns the offsets of masks of so many elements, each padded to a byte."""
     return make_indptr((np.array(sizes, np.int64) + 7) // 8, "bytes of packed mask")

@@ -110,7 +110,7 @@ def segments_above(structure: Structure, tokens: np.ndarray) -> tuple[np.ndarray
 
 
 def _segments_above(structure: Structure, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """As `segments_above`, of tokens that are not recomputed."""
+    """Returns what `segments_above` does, for tokens that are not recomputed."""
     nodes = nodes_of(structure, tokens)
     counts = np.maximum(structure.node_levels[nodes] - 1, 0)
     joined: np.ndarray | None = None

@@ -64,7 +64,7 @@ def take(driver: Any, colors: int = 160) -> bytes:
 
 
 def wait_for_prompts(driver: Any, num: int) -> None:
-    """Until the page lists at least so many."""
+    """Wait until the page lists at least so many."""
     while True:
         found = driver.execute_script("return document.querySelectorAll('[role=option]').length")
         if found >= num:

@@ -11,8 +11,6 @@ from sglang.srt.platforms.cpu import CpuDeviceMixin
 from sglang.srt.platforms.device_mixin import PlatformEnum
 from sglang.srt.platforms.interface import SRTPlatform
 
-from depcache.config import load_config
-
 
 class TorchCpuPlatform(CpuDeviceMixin, SRTPlatform):
     """Out-of-tree platform: torch attention, the stock KV pool and allocators."""
@@ -33,12 +31,11 @@ class TorchCpuPlatform(CpuDeviceMixin, SRTPlatform):
         return PagedTokenToKVPoolAllocator
 
 
-def set_cpu_threads() -> int:
-    """Let torch use every core this process may run on, or as many as the settings say.
+def set_cpu_threads(wanted: int) -> int:
+    """Let torch use so many threads; with 0 every core that this process may run on.
 
     The scheduler process starts with few threads, which alone costs a factor on a CPU.
     """
-    wanted = load_config().cpu_threads
     num_threads = wanted or len(os.sched_getaffinity(0))
     torch.set_num_threads(num_threads)
     return num_threads

@@ -71,9 +71,9 @@ def make_tree_cache(context: Any) -> Any:
     from sglang_patches.verify import require_in_place
 
     require_in_place()
-    refuse_unsupported(context.server_args)
-    refuse_model(context)
     config = load_config()
+    refuse_unsupported(context.server_args, config)
+    refuse_model(context)
     pool = context.params.token_to_kv_pool_allocator.get_kvcache()
     warn_unchecked(pool.device, context.tp_rank)
     cache = DepCacheTree(

@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from depcache.cache import EVICTION_POLICIES
-from depcache.config import Config, load_config
+from depcache.config import Config
 from depcache.errors import ConfigError
 from sglang_patches.attention import SUPPORTED_BACKENDS
 from sglang_patches.tiers.disk.storage import POINTER_BACKENDS
@@ -95,10 +95,11 @@ _FORBIDDEN_VARIABLES = {
 }
 
 
-def find_refusals(server_args: Any) -> list[str]:
-    """Why this server cannot run with dependency prompts; one sentence each, empty if it can.
+def find_refusals(server_args: Any, config: Config) -> list[str]:
+    """Returns why this server cannot run with dependency prompts: sentences, none if it can.
 
     server_args  SGLang's ServerArgs after it resolved its defaults
+    config       our settings, HiCache's flags among them
     """
     reasons = [
         f"{flag} {getattr(server_args, name)!r} is not supported, because {why}: leave it out"
@@ -131,7 +132,6 @@ def find_refusals(server_args: Any) -> list[str]:
             f"--radix-eviction-policy {server_args.radix_eviction_policy!r} is not one of "
             f"{', '.join(EVICTION_POLICIES)}: choose one of these"
         )
-    config = load_config()
     if config.disk_gb and not (config.host_gb or config.host_ratio):
         reasons.append(
             f"disk_gb {config.disk_gb:g} needs a host tier, through which the disk is read and "
@@ -185,9 +185,9 @@ def _never_run(what: str) -> str:
     return f"{what} has never been run with DepCache: set experimental to try it, or leave it out"
 
 
-def refuse_unsupported(server_args: Any) -> None:
+def refuse_unsupported(server_args: Any, config: Config) -> None:
     """Raise ConfigError with every reason why this server cannot run with DepCache."""
-    reasons = find_refusals(server_args)
+    reasons = find_refusals(server_args, config)
     if reasons:
         raise ConfigError(
             f"--radix-cache-backend {BACKEND_NAME} cannot start: " + "; ".join(reasons)

@@ -43,6 +43,7 @@ from sglang_patches.tiers.disk.tier import DiskTier
 from sglang_patches.tiers.host.pool import bytes_per_token
 from sglang_patches.tiers.host.residency import HostResidency, PendingLoad
 from sglang_patches.tiers.host.tier import HostTier
+from sglang_patches.tiers.names import DISK, HOST
 
 logger = logging.getLogger("depcache")
 
@@ -159,8 +160,8 @@ class DepCacheTree(BasePrefixCache):
             "evicted_tokens": self.tree.counters.evicted,
             "eviction_policy": self.tree.policy.name,
             "tokens": self.counters,
-            "host": None if self.host is None else self.host.describe(),
-            "disk": None if self.disk is None else self.disk.describe(),
+            HOST: None if self.host is None else self.host.describe(),
+            DISK: None if self.disk is None else self.disk.describe(),
             "measured": self.bandwidth.describe(),
         }
 
@@ -304,7 +305,8 @@ class DepCacheTree(BasePrefixCache):
                 return
             namespace, table = prompt
             found = match_segments(self.tree, self.tree.root(namespace), table)
-            in_host, on_disk = (list(dict.fromkeys(nodes)) for nodes in found.in_tiers)
+            nodes = self.tiers.by_name(found.in_tiers)
+            in_host, on_disk = (list(dict.fromkeys(nodes[name])) for name in (HOST, DISK))
             self.disk.fetch(on_disk, in_host, req.rid)
         except Exception as error:
             # It costs the loading. What is wrong with the request is said when it is matched.

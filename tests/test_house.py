@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,17 @@ MAY_IMPORT = {
     "models": {"depcache", "depcache_tiny"},
     "eval": {"flashinfer_masks", "depcache", "depcache_tiny", "models", "sglang_patches"},
 }
+# Commands, and the three places where SGLang calls us first: in its main process, and in that of a
+# scheduler for the attention backend and for the cache.
+SETTINGS_ARE_READ_IN = {
+    "depcache/cli/doctor.py",
+    "depcache/cli/inspect.py",
+    "depcache/cli/serve.py",
+    "sglang_patches/attention/__init__.py",
+    "sglang_patches/hooks/server_args.py",
+    "sglang_patches/plugin.py",
+}
+TIERS_HAVE_NAMES_IN = {("depcache", "cache"), ("depcache", "plan")}
 OURS = {*MAY_IMPORT, "depcache_tiny"}
 FILES = sorted(
     path.relative_to(ROOT)
@@ -90,6 +102,40 @@ def test_no_files_import_each_other_in_a_circle() -> None:
     assert [
         sorted(circle) for circle in nx.strongly_connected_components(graph) if len(circle) > 1
     ] == []
+
+
+def test_settings_are_read_where_a_program_begins_and_passed_on_from_there() -> None:
+    reading = {
+        str(file)
+        for file in FILES
+        if file.parts[0] in MAY_IMPORT
+        and "load_config(" in (ROOT / file).read_text(encoding="utf-8")
+    }
+    assert reading - {"depcache/config.py"} == SETTINGS_ARE_READ_IN
+
+
+def test_what_is_said_of_a_thing_has_a_subject() -> None:
+    loose = re.compile(r'"""Of |# Of ')
+    found = {
+        f"{file}:{number}"
+        for file in FILES
+        if file != Path("tests/test_house.py")
+        for number, line in enumerate((ROOT / file).read_text(encoding="utf-8").splitlines(), 1)
+        if loose.search(line)
+    }
+    assert found == set()
+
+
+def test_a_tier_is_named_in_one_place() -> None:
+    spelled = {
+        str(file)
+        for file in FILES
+        if file.parts[:2] in TIERS_HAVE_NAMES_IN or file.parts[0] == "sglang_patches"
+        for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in ("host", "disk")
+    }
+    # The second one says by what its estimates go, as a type.
+    assert spelled == {"sglang_patches/tiers/names.py", "sglang_patches/tiers/bandwidth.py"}
 
 
 def test_what_is_imported_only_for_types_or_later_does_not_count() -> None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tiers below the device, as a list: the tree says what happens to nodes, each tier answers.
 
-A new tier is one subclass of `Tier`, and one `append` where the stack is built.
+A new tier is one subclass of `Tier`, and one `append` where the stack is built:
+`tests/depcache/cache/test_tiers.py` adds one.
 """
 
 from __future__ import annotations
@@ -69,6 +70,10 @@ class TierStack:
     def names(self) -> list[str]:
         """Their names, the fastest first. `Node.copies` has them as keys."""
         return [tier.copies.tier for tier in self._tiers]
+
+    def by_name[Found](self, in_tiers: list[Found]) -> dict[str, Found]:
+        """What a match or a look found in each tier, by the tier's name."""
+        return dict(zip(self.names, in_tiers, strict=True))
 
     def append(self, tier: Tier) -> None:
         """Put `tier` below all others."""

@@ -228,7 +228,7 @@ class FalkorDBStore(GraphStore):
                 found = [edge for edge in edges[key] if edge[1] or edge[2] != name]
                 found.sort()
                 told[name] = Neighbourhood(tuple(found), degrees[key], key in hubs)
-        # Of a hub that was not looked at wholly, the sample depends on what else was asked.
+        # The sample of a hub that was not looked at wholly depends on what else was asked.
         exact = {
             n: near for n, near in told.items() if not near.is_sampled or near.num_edges <= scanned
         }

@@ -22,7 +22,7 @@ from depcache.graph.triples import parser_of
 from depcache.text_file import open_bytes, reading, replacing
 
 LINE_SUFFIXES = (".tsv", ".txt", ".jsonl")
-"""Of text files that can be added to, each also with `.gz`."""
+"""Suffixes of text files that can be added to; each may have `.gz` behind it."""
 
 _COMPRESSION = 6  # 9 takes four times as long, for a hundredth of the size
 

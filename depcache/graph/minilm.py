@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 MAX_TOKENS = 256
-"""Of one text, as the model's card has it; what is longer is cut."""
+"""The longest text, as the model's card has it; what is longer is cut."""
 
 # What torch's encoder layer calls its parts, and what the file does.
 _PARTS = {

@@ -83,7 +83,7 @@ def read_json_lines(source: Source, names: Names) -> Iterator[Triple]:
 
 
 def read_graphml(source: Source, names: Names) -> Iterator[Triple]:
-    """As NetworkX reads it."""
+    """Yields the triples of a GraphML file, as NetworkX reads it."""
     names.keeps_identifiers = False
     from depcache.graph.networkx_store import read_graphml as parse
     from depcache.graph.networkx_store import triples_of

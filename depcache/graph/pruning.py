@@ -273,11 +273,11 @@ def _fit(paths: Sequence[Path], num_paths: int) -> bool:
 
 
 def _sort(paths: Sequence[Path]) -> list[Path]:
-    """By `stable_key`, without making a key for each of thousands of paths."""
+    """Returns the paths by `stable_key`, without making a key for each of thousands of them."""
     kinds: dict[Path, list[Path]] = {}
     for path in paths:
         kinds.setdefault(path[1::2], []).append(path)
-    # Of one kind all relations are equal, so that the paths themselves compare as their names do.
+    # All relations of one kind are equal, so that the paths themselves compare as their names do.
     return [
         path
         for kind in sorted(kinds, key=lambda kind: (len(kind), kind))

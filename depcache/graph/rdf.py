@@ -28,7 +28,10 @@ _OTHER_LANGUAGE = 100
 
 
 def read_ntriples(source: Source, names: Names) -> Iterator[Triple]:
-    """Twice over the file, holding one line; a malformed line as in other files of lines."""
+    """Yields the triples of a file; it is read twice, one line at a time.
+
+    A malformed line is what it is in other files of lines.
+    """
     _gather(_ntriples(source, is_last=False), names, source)
     return _name(_ntriples(source, is_last=True), names, source)
 

@@ -29,7 +29,7 @@ DEFAULT_URL = "depcache-graph.db"
 """The embedded database in the working folder."""
 
 DATABASE_SUFFIXES = ("", ".db", ".rdb")
-"""Of files that are embedded databases without being called so."""
+"""A file with one of these suffixes is an embedded database without being called so."""
 
 Opener = Callable[[str, bool], GraphStore]
 """Takes the whole address, and whether its file must be there."""

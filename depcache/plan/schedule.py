@@ -144,7 +144,7 @@ class ReorderingScheduler(Scheduler, ABC):
         return ordered
 
     def _prepare(self, waiters: Sequence[Waiter], rows: IntArray) -> None:
-        """Before the first pick of an order."""
+        """Called before the first pick of an order."""
 
     @abstractmethod
     def _pick(self, waiters: Sequence[Waiter], waiting: NDArray[np.bool_]) -> int:

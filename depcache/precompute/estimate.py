@@ -70,14 +70,14 @@ class Estimate:
 
     @property
     def capacity_tokens(self) -> int | None:
-        """Of all tiers together; None where one of them does not say."""
+        """What all tiers hold together; None where one of them does not say."""
         sizes = [tier.capacity_tokens for tier in self.tiers]
         known = [size for size in sizes if size is not None]
         return sum(known) if known and len(known) == len(sizes) else None
 
     @property
     def num_fitting(self) -> int:
-        """Of the wanted entities, how many fit into all tiers together."""
+        """How many of the wanted entities fit into all tiers together."""
         capacity = self.capacity_tokens
         if capacity is None or self.num_tokens <= capacity:
             return self.num_entities
@@ -148,7 +148,7 @@ def read_tiers(stats: Mapping[str, Any]) -> tuple[tuple[TierCapacity, ...], int 
 
 
 def spread(items: Sequence[str], count: int) -> list[str]:
-    """At most `count` of them, evenly over their order: it goes by size, so each size is there."""
+    """Returns at most `count`, evenly over their order: it goes by size, so each size is there."""
     if len(items) <= count:
         return list(items)
     return [items[(2 * i + 1) * len(items) // (2 * count)] for i in range(count)]

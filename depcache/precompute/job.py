@@ -43,7 +43,7 @@ MAX_FAILED_IN_A_ROW = 8
 """Answers with HTTP 5xx, to requests of one entity each, after which it is not their fault."""
 
 CHARS_PER_TOKEN = 3.0
-"""Until a sample says better."""
+"""What holds until a sample says better."""
 
 FILL = 0.85
 """How full requests are made: their size is known in characters only."""
@@ -281,7 +281,7 @@ class Precomputer:
 
     @property
     def report(self) -> PrecomputeReport:
-        """Of the run that is under way, or of the last one."""
+        """The report of the run that is under way, or of the last one."""
         return self._report
 
     def _make_pieces(self, entities: Sequence[str], max_chars: float) -> Iterator[Piece]:

@@ -12,7 +12,7 @@ from depcache.errors import ServerError
 from depcache.precompute.estimate import read_tiers
 
 _RESERVED_TOKENS = 64
-"""Of a prompt, for the task and the answer."""
+"""What a prompt keeps free for the task and the answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def resolve_dependencies(nodes: Sequence[PromptNode]) -> list[tuple[int, ...]]:
                     f"node {node.name!r} depends on the tree {nodes[other].name!r}: only the last "
                     "node can; others can depend on a LinearNode, or on nothing"
                 )
-        # Of a chain, the innermost node sees all the others.
+        # The innermost node of a chain sees all the others.
         inner = max(named, key=lambda other: len(chains[other]), default=None)
         chain = () if inner is None else (*chains[inner], inner)
         for other in named:

@@ -274,4 +274,4 @@ FORMATS: tuple[Recogniser, ...] = (
         since="graphiti-core 0.31",
     ),
 )
-"""In the order in which they are tried."""
+"""All recognisers, in the order in which they are tried."""

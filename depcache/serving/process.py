@@ -61,7 +61,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process that was started; its children are in the same session."""
+        """The id of the process that was started; its children are in the same session."""
         assert self._process is not None
         return self._process.pid
 

@@ -27,7 +27,7 @@ from depcache.install_hints import install_command
 from depcache.serving.tiny import TINY_NAME, resolve_model
 
 MARKER_FILE = "depcache_demo.json"
-"""Beside a model that this script made; says that it is not trained."""
+"""The file beside a model that this module made; it says that it is not trained."""
 
 RECIPE = 2
 """Counts up when the model is made in another way, so that an old one is not taken for it."""
@@ -37,7 +37,7 @@ SEED = 20261120
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of a Llama.
+    """The shape of a Llama.
 
     vocab_size   None is that of the tokenizer
     has_weights  on disk, in float32; else the server draws them, in bfloat16

@@ -29,7 +29,7 @@ from depcache.training.packing import Row, make_row, pack, pad
 from depcache.training.samples import Attention, Encoder, Sample
 
 RECORD_FILE = "depcache_finetune.json"
-"""Beside the weights: what they were trained on, and how it went."""
+"""The file beside the weights says what they were trained on, and how it went."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ def losses_of(logits: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 def causal_loss(
     outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
 ) -> torch.Tensor:
-    """For `Trainer(compute_loss_func=...)`: the mean over learned tokens.
+    """The mean over learned tokens, for `Trainer(compute_loss_func=...)`.
 
     outputs  of a language model, with `logits` (rows, num_tokens, vocab_size)
     labels   (rows, num_tokens, K) int64, as `right_tokens` has them

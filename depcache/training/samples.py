@@ -181,7 +181,7 @@ class Encoder:
         return _make_linear(tokens, len(answer), self._alternatives(example, tokens, answer))
 
     def _alternatives(self, example: Example, tokens: IntArray, answer: list[int]) -> IntArray:
-        """Of a sample that ends with `answer`: where another one first differs, its token."""
+        """Returns where other answers first differ from `answer`, the end of `tokens`, and how."""
         start = len(tokens) - len(answer)
         found: dict[tuple[int, int], None] = {}
         for text in example.alternatives:

@@ -67,8 +67,8 @@ def gold_kinds(question: Question, allow_repeats: bool = False) -> set[tuple[str
         around.setdefault(tail, []).append((INVERSE_RELATION + relation, head))
     answers = set(question.answers)
     found: set[tuple[str, Kind]] = set()
-    # Of the evidence of a question that has a chain, each triple is a step of one: the shortest
-    # chains that use every relation of it are the gold ones.
+    # Each triple of the evidence is a step of a chain, where there is one: the shortest chains that
+    # use every relation of it are the gold ones.
     wanted = {relation for _, relation, _ in question.evidence}
 
     def walk(start: str, here: str, kind: Kind, visited: tuple[str, ...]) -> None:

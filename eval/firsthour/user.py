@@ -22,7 +22,7 @@ from eval.sets import Question
 MODEL = "depcache-tiny"
 POOL_TOKENS = 60_000
 NEW_ENTITY = "Quentin Overmarsh"
-"""Of the fact that is added to the graph; no set has it."""
+"""The subject of the fact that is added to the graph; no set has it."""
 
 
 class User:

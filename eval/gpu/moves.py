@@ -76,7 +76,7 @@ def _shift_ms(num_rows: int, repeats: int) -> float:
 
 
 def _tier_ms(num_rows: int, repeats: int) -> tuple[float, float]:
-    """Of storing to the host and of loading from it, all layers, until the device is done."""
+    """Times of storing to the host and of loading from it, all layers, until the device is done."""
     import torch
     from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 

@@ -42,7 +42,7 @@ ROUNDS, ROUNDS_QUICK = 12, 3
 SAMPLED, SAMPLED_QUICK = 400, 60
 """Requests of each form with the profiler."""
 REQUESTS = 40
-"""Of a round and form, about."""
+"""About how many requests a round has of each form."""
 NUM_PROMPTS = 4
 QUESTIONS = "questions:demo"
 

@@ -17,9 +17,9 @@ PROCESSOR, TTFT = "processor", "ttft"
 
 
 def make_figures(found: Mapping[str, Measured]) -> dict[str, Any]:
-    """Of one workload.
+    """Returns the figures of one workload.
 
-    Of each form by its name: `front_ms`, `scheduler_ms` and `detokenizer_ms`, processor time of a
+    Each form has by its name: `front_ms`, `scheduler_ms` and `detokenizer_ms`, processor time of a
     request, the median; `processor_ms`, their sum, and its quartiles; `by_stage`, where stages
     were looked for. `ratio` is of a form to stock SGLang.
     """

@@ -23,7 +23,7 @@ class Future(Protocol):
 
 
 class NoFuture:
-    """For policies that look back only."""
+    """Nothing is known: for policies that look back only."""
 
     def enter(self, number: int) -> None: ...
 

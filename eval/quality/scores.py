@@ -20,7 +20,7 @@ NUM_RESAMPLES = 2000
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Of one answer; each from 0 to 1."""
+    """How good one answer is, by three measures from 0 to 1."""
 
     em: float
     f1: float
@@ -28,7 +28,7 @@ class Score:
 
 
 def score(answer: str, golds: Sequence[str]) -> Score:
-    """Of each measure the best that any of `golds`, at least one, gives."""
+    """Returns for each measure the best that any of `golds`, at least one, gives."""
     from transformers.data.metrics.squad_metrics import compute_exact, compute_f1
 
     return Score(

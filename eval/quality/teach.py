@@ -143,7 +143,7 @@ def _rename(example: Example, rng: random.Random, unseen: frozenset[str]) -> Exa
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Of `python -m eval teach`."""
+    """The arguments of `python -m eval teach`."""
     parser.add_argument("out", type=File, help="a JSONL file for models.tiny.train --examples")
     parser.add_argument("--data", type=File, required=True, help="folder of sets, such as data/kg")
     parser.add_argument("--number", type=int, default=24000, help="examples (default 24000)")

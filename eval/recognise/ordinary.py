@@ -210,7 +210,7 @@ DATA: dict[str, Callable[[Random], tuple[str, str]]] = {
 
 
 def make_prompts(number: int = NUM_PROMPTS, seed: int = SEED) -> list[Prompt]:
-    """As many prompts, of each kind in turn; equal for equal seeds."""
+    """Returns so many prompts, of each kind in turn; equal for equal seeds."""
     rng = Random(seed)
     kinds = [*TEXTS, *DATA]
     return [_make(kinds[i % len(kinds)], rng) for i in range(number)]

@@ -26,7 +26,7 @@ def word(rng: Random) -> str:
 
 
 def words(rng: Random, number: int) -> str:
-    """So many of them, with blanks between."""
+    """Returns so many words, with blanks between."""
     return " ".join(word(rng) for _ in range(number))
 
 

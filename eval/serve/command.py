@@ -55,7 +55,7 @@ from eval.workloads.graphs import Graphs
 COUNTS = {STREAM: 200, WARM: 100, LOAD: 200}
 COUNTS_QUICK = {STREAM: 16, WARM: 12, LOAD: 8}
 ENTITIES, ENTITIES_QUICK = 10, 5
-"""Of a request."""
+"""How many entities a request is about."""
 POOL, POOL_QUICK = 2000, 100
 """Entities; with fewer requests from fewer, so that what is warm in the end is alike."""
 POOL_TOKENS = 400_000
@@ -218,7 +218,7 @@ def make_report(
 
 
 def _get_systems(names: Sequence[str], args: argparse.Namespace) -> list[System]:
-    """By name; ConfigError before anything is started."""
+    """Returns the systems of these names; ConfigError before anything is started."""
     systems = [get_system(name) for name in names]
     if any(system.engine == "vllm" for system in systems) and args.vllm is None:
         raise ConfigError("vllm needs an environment of its own: name its python with --vllm")

@@ -26,7 +26,7 @@ KINDS = {
 """Kind of a ratio: our phase, theirs, and of what. Above 1 DepCache is better."""
 
 RIVALS = ("sglang", "sglang-dedup", "vllm")
-"""Always among the ratios, measured or not."""
+"""They are always among the ratios, measured or not."""
 
 _ROW_KEYS = {
     "ttft_ms_p50": "median_ttft_ms",
@@ -168,7 +168,7 @@ def over_time(run: Run, phase: str = STREAM) -> list[dict[str, Any]]:
 
 
 def _groups(measured: Sequence[Measured]) -> list[tuple[str, str, list[Measured]]]:
-    """By system, in the order they came, and phase; each with its rounds."""
+    """Returns (system, phase, its rounds), in the order they came."""
     found: dict[tuple[str, str], list[Measured]] = {}
     for each in measured:
         found.setdefault((each.system.name, each.phase), []).append(each)

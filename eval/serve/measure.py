@@ -47,7 +47,7 @@ _NUM_WARM_UPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Of all systems alike.
+    """What holds for all systems alike.
 
     counts       requests of `stream`, `warm` and `load`, in this order out of the workload
     max_tokens   of an answer; `load_tokens` those of the phase `load`
@@ -269,7 +269,7 @@ def _facts_of(url: str) -> dict[str, Any]:
 
 
 def _resident_bytes(pid: int) -> int:
-    """Of a process and all that it started."""
+    """The memory of a process and of all that it started."""
     try:
         parent = psutil.Process(pid)
         family = [parent, *parent.children(recursive=True)]

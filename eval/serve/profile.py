@@ -43,7 +43,7 @@ POLLING = "waiting for requests"
 
 _POLLS = ("on_idle", "recv_requests", "publish_load_snapshot")
 Areas = dict[str, tuple[tuple[str, tuple[str, ...]], ...]]
-"""Of each process, areas with words, in an order: see `AREAS`."""
+"""Areas of each process with words, in an order: see `AREAS`."""
 
 AREAS: Areas = {
     FRONT: (
@@ -65,7 +65,7 @@ AREAS: Areas = {
     ),
     DETOKENIZER: (("text of the tokens", ("detokenizer", "transformers/", "tokenizers/")),),
 }
-"""Of each process, the first area of which a word is in any frame of a stack."""
+"""A stack belongs to the first area of its process that has a word in any of its frames."""
 
 _WAITING = ("Condition.wait ", "WatchdogRaw.", "_worker (concurrent/futures/thread.py)")
 _INSTALLED = re.compile(r"\((?:[^()]*/)?site-packages/")
@@ -222,7 +222,7 @@ def find_tool() -> str:
 
 
 def _ms(measure: Any, records: Sequence[Record]) -> float:
-    """Of the times to first token; ServerError when no answer had any text."""
+    """Returns `measure` of the times to first token, ms; ServerError when no answer had text."""
     times = [record.ttft_s for record in records if record.ttft_s is not None]
     if not times:
         raise ServerError(f"none of {len(records)} answers had any text: use another model")

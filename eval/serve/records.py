@@ -66,7 +66,7 @@ class Record:
 def summarize(
     records: Sequence[Record], duration_s: float, *, ttft_limit_s: float | None = None
 ) -> dict[str, Any]:
-    """Of one phase of one system.
+    """Returns the figures of one phase of one system.
 
     duration_s    from the first request to the end of the last
     ttft_limit_s  for `request_goodput`: completed requests a second whose first token came in

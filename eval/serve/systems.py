@@ -91,7 +91,7 @@ KNOWN: dict[str, System] = {
 
 
 def get_system(name: str) -> System:
-    """By name; ConfigError with the names there are."""
+    """Returns the system of that name; ConfigError with the names there are."""
     if name not in KNOWN:
         raise ConfigError(f"{name!r} is no system: use {', '.join(KNOWN)}")
     return KNOWN[name]
@@ -142,7 +142,7 @@ def _launch_vllm(model: str, python: File, args: Sequence[str], pool_tokens: int
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of one prompt, all of it computed: tokens, and pairs of a token and one it attends to.
+    """The cost of one prompt, all of it computed: tokens, and pairs of a token and one it sees.
 
     flat     as the text of all paths, causal attention
     merged   as the tokens of the trees: causal attention, or `dependency_pairs`
@@ -184,7 +184,7 @@ class Writer:
         self._tokenizer.save_pretrained(folder)
 
     def num_flat_tokens(self, request: Request) -> int:
-        """Of the prompt as the text of all paths."""
+        """The tokens of the prompt as the text of all paths."""
         return self.merge(request).num_flat_tokens
 
     def sizes(self, request: Request) -> Sizes:

@@ -61,7 +61,7 @@ class ServeSpec:
 
     @property
     def num_tokens(self) -> int | None:
-        """Of a prompt as plain text, about; None: as many as its entities give."""
+        """About how many tokens a prompt has as plain text; None: as many as its entities give."""
         text = self.name.partition(":")[2].partition(":")[2]
         if not text:
             return None
@@ -92,7 +92,7 @@ class Workload:
     store: GraphStore
 
     def digest(self) -> str:
-        """Of the spec and of all that is sent."""
+        """Returns a digest of the spec and of all that is sent."""
         text = json.dumps([asdict(self.spec), [asdict(each) for each in self.requests]])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -150,7 +150,7 @@ def _answers_in(text: str) -> list[dict[str, Any]]:
 
 
 def answer_of_generate(result: Mapping[str, Any], num_asked: int) -> Answer:
-    """For the judge, with the log-probabilities of the likeliest tokens."""
+    """The answer for the judge, with the log-probabilities of the likeliest tokens."""
     meta = result["meta_info"]
     rows = zip(meta["output_token_logprobs"], meta["output_top_logprobs"], strict=True)
     return Answer(
@@ -162,7 +162,7 @@ def answer_of_generate(result: Mapping[str, Any], num_asked: int) -> Answer:
 
 
 def answer_of_choice(choice: Mapping[str, Any], num_asked: int) -> Answer:
-    """For the judge, from a choice of a chat or a completion that has its `token_ids`."""
+    """The answer for the judge, from a choice of a chat or completion with its `token_ids`."""
     said = choice["logprobs"]
     if "content" in said:
         logprobs = [row["logprob"] for row in said["content"]]

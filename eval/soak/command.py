@@ -37,11 +37,11 @@ from eval.soak.report import make_report, to_text
 MINUTES = 15.0
 FAULTS = "faults.jsonl"
 SHARES = {"kills": 0.1, "shared": 0.05, "weights": 0.05, "disk": 0.1, "stalls": 0.2}
-"""Of the minutes; the storm has the rest, less what starting servers takes."""
+"""Shares of the minutes; the storm has the rest, less what starting servers takes."""
 LEAST_S = {"kills": 16.0, "shared": 8.0, "weights": 8.0, "disk": 12.0, "stalls": 200.0}
 MOST_S = 240.0
 STORM_SHARE = 0.4
-"""At least, however long servers take to start."""
+"""The storm's share at least, however long servers take to start."""
 NUM_STARTS = {"storm": 1, "kills": 2, "shared": 1, "weights": 0, "disk": 2, "stalls": 1}
 START_S = 30.0
 

@@ -279,7 +279,7 @@ def _put(inside: Any, keys: list[str], value: Any) -> None:
 
 
 def _to_word(value: Any) -> str:
-    """As it stands in a URL, which may not be long."""
+    """A value as it stands in a URL, which may not be long."""
     return (value if isinstance(value, str) else json.dumps(value))[:4000]
 
 

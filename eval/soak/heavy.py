@@ -19,7 +19,7 @@ from depcache.prompt.tokenization import PromptTokenizer
 from depcache.prompt.wire import MAX_PATHS_BYTES
 
 CONTEXT_TOKENS = 8192
-"""Of depcache-tiny."""
+"""The context of depcache-tiny."""
 _ROOM = 64
 NUM_ENTITIES = 300
 SMALL_NODES = "one token a segment"
@@ -62,7 +62,7 @@ class Heavies:
         self._num_tokens: dict[int, int] = {}
 
     def all(self) -> dict[str, Callable[[random.Random], Heavy]]:
-        """By name."""
+        """All heavy requests by name."""
         explain, prefetch, invalidate = (f"/depcache/{n}" for n in _PROMPT_ROUTES)
         made: dict[str, Callable[[random.Random], Heavy]] = {
             "300 entities, /generate": self._largest_text,

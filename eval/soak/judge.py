@@ -25,8 +25,8 @@ import numpy as np
 from eval.soak.prompts import Prompt
 
 TOLERANCE = 5e-4
-"""Of a log-probability, absolute. In float32 alone the engine keeps 1e-4; in a batch of many, whose
-sums are added in another order, 2e-4 was seen at tokens of e**-15."""
+"""How far a log-probability may be off. In float32 alone the engine keeps 1e-4; in a batch of many,
+whose sums are added in another order, 2e-4 was seen at tokens of e**-15."""
 EXACT, COLD, FINITE = "exact", "exact, nothing reused", "finite and of the right length"
 MAX_TOKENS = 2500
 """Longer prompts are not judged: the oracle's mask is quadratic."""
@@ -185,7 +185,7 @@ class Judge:
 
 
 def to_json(verdict: Verdict) -> dict[str, Any]:
-    """For a record of faults."""
+    """The verdict as a record of faults has it."""
     return asdict(verdict)
 
 
@@ -198,7 +198,7 @@ def _begin(folders: dict[str, Path]) -> None:
     from eval.soak.oracle import Oracle
 
     os.nice(_NICE)
-    # Of a tiny model, and beside a server: threads would wait for each other.
+    # The model is tiny and runs beside a server: threads would wait for each other.
     torch.set_num_threads(1)
     _oracles.update({name: Oracle(folder) for name, folder in folders.items()})
 

@@ -73,7 +73,7 @@ class Ledger:
             self.refusals[reason_of(text)] += 1
 
     def p99_ttft_ms(self, start_s: float, stop_s: float) -> float | None:
-        """Of the streams that began in this time; None without any."""
+        """The 99th percentile of the streams that began in this time; None without any."""
         times = sorted(ms for at, ms in self.ttft_ms if start_s <= at < stop_s)
         return round(times[int(0.99 * (len(times) - 1))], 1) if times else None
 

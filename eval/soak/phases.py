@@ -136,7 +136,7 @@ class Soak:
         return self._add(Server(setup, self.folder, name))
 
     def _add(self, server: Server) -> Server:
-        """So that it is stopped in the end, whatever happens."""
+        """Remember a server, so that it is stopped in the end, whatever happens."""
         self._servers.append(server)
         return server
 

@@ -109,7 +109,7 @@ def usual_ms(gaps: Iterable[Gap]) -> dict[str, float]:
 def hold_ups(
     gaps: Sequence[Gap], usual: dict[str, float], start_s: float, stop_s: float
 ) -> dict[str, float]:
-    """Of each user, how many ms longer than usual a wait was while `[start_s, stop_s)` went on."""
+    """How many ms longer than usual each user waited while `[start_s, stop_s)` went on."""
     longest = dict.fromkeys(usual, 0.0)
     for gap in gaps:
         if gap.user in usual and gap.start_s < stop_s and gap.stop_s > start_s:

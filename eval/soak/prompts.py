@@ -19,7 +19,7 @@ LAYOUTS = ("tree", "staggered", "sequential")
 NUM_TREES, NUM_NAMES = 24, 40
 LONG_TREE_LEN = 120
 FIRST_TOKEN, LAST_TOKEN = 100, 3000
-"""Of those that trees are drawn from; depcache-tiny knows 3,072."""
+"""Trees are drawn from the tokens in between; depcache-tiny knows 3,072."""
 
 _RELATIONS = ("born in", "works at", "knows", "wrote", "lives in", "won", "son of", "likes")
 _FIRST = ("Ada", "Bea", "Cid", "Dora", "Emil", "Fay", "Gus", "Hal")
@@ -80,7 +80,7 @@ class World:
         self._paths = {name: _random_paths(rng, name, names) for name in names}
 
     def draw(self, rng: random.Random) -> Prompt:
-        """Of any kind and form; one in eight is a long one."""
+        """Returns a prompt of any kind and form; one in eight is a long one."""
         kind = rng.choice(("plain", "tree", "tree", "staggered", "sequential"))
         form = rng.choice(("ids", "ids", "text", "chat"))
         if form == "ids" and kind != "plain":

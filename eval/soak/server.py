@@ -217,7 +217,7 @@ def held_at_rest(status: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[st
 
 
 def num_leaked(held: Mapping[str, int]) -> int:
-    """Of what is held at rest, the tokens."""
+    """How many tokens are among what is held at rest."""
     return sum(abs(number) for name, number in held.items() if "tokens" in name)
 
 

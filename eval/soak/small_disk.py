@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 FULL_BYTES = 3_000_000
-"""Of the file system: some 350 tokens of depcache-tiny."""
+"""The size of the file system: some 350 tokens of depcache-tiny."""
 
 
 class MountError(Exception):

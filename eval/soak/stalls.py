@@ -18,7 +18,7 @@ from eval.soak.server import Server
 
 LIMIT_MS = 500.0
 TRIES = 3
-"""Of what is over the limit: a machine that is busy with something else is no stall."""
+"""How often what is over the limit is tried: a machine busy with something else is no stall."""
 _QUIET_S = 2.0
 _GRACE_S = 0.3
 """What is sent on to the scheduler may hold it up after the answer."""
@@ -163,7 +163,7 @@ class _Bench:
         return held_up, status, stop - start
 
     def _wait_for_gaps(self, stop_s: float) -> None:
-        """Until each user has come past `stop_s`: a gap is known when it ends."""
+        """Wait until each user has come past `stop_s`: a gap is known when it ends."""
         deadline = time.monotonic() + 30.0
         while time.monotonic() < deadline:
             last: dict[str, Gap] = {gap.user: gap for gap in self.probe.read()}

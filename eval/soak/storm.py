@@ -33,10 +33,10 @@ NUM_CLIENTS = 20
 BURST = 50
 REST_EVERY_S = 25.0
 MAX_DEATHS = 4
-"""After so many a phase ends; after half of them nonsense is no longer talked in it."""
+"""A phase ends after so many; after half of them nonsense is no longer talked in it."""
 RID_REST_S = 6.0
-"""Before a request id is used again. SGLang aborts what was closed two seconds later, by its id; a
-request that has the same one by then is aborted with it, or ends SGLang's detokenizer (0.5.17)."""
+"""Rest before a request id is used again. SGLang aborts what was closed two seconds later, by its
+id; a request that has it by then is aborted too, or ends SGLang's detokenizer (0.5.17)."""
 _ABORT_CODES = (400, 499)
 _SUSPECTS = 20
 

@@ -14,7 +14,7 @@ import numpy as np
 from eval.soak.server import Server, Usage
 
 WARM_UP_SHARE = 0.5
-"""Of the time that is watched: caches and allocators fill first, in steps of some MB."""
+"""This share of the time is left out: caches and allocators fill first, in steps of some MB."""
 EVERY_S = 1.0
 NUM_BLOCKS = 10
 
@@ -36,7 +36,7 @@ class Watch:
     samples: list[Reading] = field(default_factory=list)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Watch until it is cancelled."""
         while True:
             usage = await asyncio.to_thread(self.server.usage)
             if usage is not None and not self.server.is_ending:

@@ -45,7 +45,7 @@ LOAD_POLICIES = ("always", "faster")
 SIZES = (500, 1000, 2000)
 NUM_PROMPTS, NUM_PROMPTS_QUICK = 20, 5
 NUM_WARM_UPS = 2
-"""Of each size: the server trusts an estimate after three observations."""
+"""Prompts of each size before the measured ones: the server trusts three observations."""
 COPY_BYTES = 256 << 20
 # Tokens of a prompt besides its context: system message, chat template, question.
 _OTHER_TOKENS = 200

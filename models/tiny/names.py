@@ -20,7 +20,7 @@ def _load_words() -> dict[str, Any]:
 
 _WORDS = _load_words()
 KINDS: tuple[str, ...] = tuple(_WORDS["forms"])
-"""Of things that have names."""
+"""The kinds of things that have names."""
 NOUNS: dict[str, list[str]] = _WORDS["nouns"]
 """What a thing of a kind may be called; not every kind has a noun."""
 

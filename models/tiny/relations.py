@@ -23,7 +23,8 @@ _CLAUSE = re.compile(
 _ENDS_IN_VERB = re.compile(r"\{x\} [a-z]+\?$")
 _PLURALS = {"was": "were", "is": "are", "does": "do"}
 _BEHIND_SHARE = 0.5
-"""Of the questions that can: `In which city is the museum located that houses X?`"""
+"""The share of questions with a clause behind, where one can stand there: `In which city is the
+museum located that houses X?`"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,13 +47,13 @@ SEED = 20261121
 MAX_LEN = 8192
 COPY_LEN = 64  # two of them fill a row
 STAGE_SHARES = {"copy": 0.02, "base": 0.43, "dependency": 0.55}
-"""Of the time."""
+"""Each stage's share of the time."""
 
 CYCLE_SHARE = 0.3
-"""Of the time, for every cycle behind the first, and for the control; on top of the stages."""
+"""Shares of the time for each cycle behind the first and the control, on top of the stages."""
 
 CYCLE_PEAK = 0.5
-"""Of the learning rate, the highest in these cycles."""
+"""The highest learning rate in these cycles, as a share of that in the stages."""
 
 Lengths = tuple[tuple[float, int, int], ...]
 """Until this share of a stage: tokens of a row, and paths of a made-up prompt at most."""
@@ -68,10 +68,10 @@ NUM_QUESTIONS = {"base": 6, "dependency": 16, "control": 16}
 """About a made-up world at most: they share its facts, so more of them are cheaper to learn."""
 
 FLAT_SHARE = 0.25
-"""Of the rows of the stage `dependency`."""
+"""The share of flat prompts in the rows of the stage `dependency`."""
 
 COPY_SHARE = 0.04
-"""Of the rows of every stage."""
+"""The share of copying in the rows of every stage."""
 
 LAYOUTS: tuple[Layout, ...] = ("tree", "tree", "staggered", "sequential")
 _EXAMPLES_SHARE = 0.4  # of the questions are from the given examples

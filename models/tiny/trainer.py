@@ -33,7 +33,7 @@ HEAD_DIM = 64
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of the model and of a step."""
+    """The shape of the model and of a training step."""
 
     vocab_size: int = 3072
     width: int = 256

@@ -37,7 +37,7 @@ UNKNOWN = "The facts do not say."
 
 _NUM_TOPICS = (1, 1, 1, 2, 2, 3)
 _NUM_HOPS = (2, 3, 3, 3)
-"""Of the longest path, more often than of what is asked: where to stop is to be learned too."""
+"""Hops of the longest path. It is often longer than what is asked: stopping is learned too."""
 
 _UNKNOWN_SHARE = 0.05  # of the groups of questions
 _BOTH_SHARE = 0.25  # of the questions where two topics lead to the same thing
@@ -100,7 +100,7 @@ def alternatives_of(walk: Path, paths: Iterable[Path]) -> tuple[str, ...]:
 
 
 def _beginnings_of(paths: Iterable[Path]) -> list[Path]:
-    """Of one edge, of two, ... up to the paths themselves, each once."""
+    """Returns the beginnings of one edge, of two, ... up to the paths themselves, each once."""
     starts = (path[:stop] for path in paths for stop in range(3, len(path) + 1, 2))
     return list(dict.fromkeys(starts))
 

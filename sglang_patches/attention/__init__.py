@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from depcache.config import load_config
 from sglang_patches.version import BACKEND_NAME
 
 SUPPORTED_BACKENDS = ("torch_native", "flashinfer")
@@ -42,7 +43,8 @@ def missing_backends() -> list[str]:
 def _make_torch_native(runner: Any) -> Any:
     from sglang_patches.attention.torch_native import DependencyTorchBackend
 
-    return DependencyTorchBackend(runner)  # for stock SGLang too: see `cpu_attention`
+    # For stock SGLang too: see `cpu_attention`.
+    return DependencyTorchBackend(runner, load_config())
 
 
 def _make_flashinfer(runner: Any) -> Any:
@@ -50,7 +52,9 @@ def _make_flashinfer(runner: Any) -> Any:
         return _stock["flashinfer"](runner)
     from sglang_patches.attention.flashinfer import DependencyFlashInferBackend
 
-    return DependencyFlashInferBackend(runner, init_new_workspace=runner.init_new_workspace)
+    return DependencyFlashInferBackend(
+        runner, load_config(), init_new_workspace=runner.init_new_workspace
+    )
 
 
 _MAKERS: dict[str, Callable[[Any], Any]] = {

@@ -18,7 +18,7 @@ from sglang.srt.layers.attention.flashinfer_backend import (
 )
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 
-from depcache.config import load_config
+from depcache.config import Config
 from depcache.errors import ConfigError
 from flashinfer_masks.batches import Call, Kind, PlainStep, PlanName, plan_batch
 from sglang_patches.attention.copies import RowCopier
@@ -33,14 +33,14 @@ AUTO: PlanName = "segments"
 class DependencyFlashInferBackend(FlashInferAttnBackend):
     """Runs the batch's `DependencyBatch`; batches without one are the stock backend's."""
 
-    def __init__(self, runner: Any, **options: Any) -> None:
+    def __init__(self, runner: Any, config: Config, **options: Any) -> None:
         super().__init__(runner, **options)
         if self.num_wrappers != 1 or self.prefill_uses_dequant_workspace:
             raise ConfigError(
                 "dependency prompts need one kind of attention over unpacked KV on FlashInfer: "
                 "serve a model without sliding windows, and leave --kv-cache-dtype fp4 out"
             )
-        plan = load_config().attention_plan
+        plan = config.attention_plan
         self._plan: PlanName = AUTO if plan == "auto" else plan
         self._rows = runner.req_to_token_pool.req_to_token
         self._copier = RowCopier(runner)

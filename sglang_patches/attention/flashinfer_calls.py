@@ -45,7 +45,7 @@ class FlashInferCall:
     def run(
         self, query: Tensor, keys: Tensor, values: Tensor, scales: Scales, *, needs_lse: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """As in `PagedCall`; the log-sum-exp is of base 2, as FlashInfer's `merge_state` takes."""
+        """Run as in `PagedCall`; the log-sum-exp is of base 2, for FlashInfer's `merge_state`."""
         how: dict[str, Any] = {
             "causal": self._is_causal,
             "sm_scale": scales.scores,

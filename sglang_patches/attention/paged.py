@@ -22,7 +22,7 @@ Merge = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """Of one layer: of the scores, their soft cap (0: none), and of quantized keys and values."""
+    """The scales of one layer: scores, their soft cap (0: none), quantized keys and values."""
 
     scores: float
     soft_cap: float = 0.0

@@ -21,7 +21,7 @@ from torch import Tensor
 from depcache.errors import ConfigError
 
 ROWS = 4
-"""Of a program."""
+"""How many rows one program of the kernel moves."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +44,7 @@ class Layers:
 
     @classmethod
     def make(cls, keys: list[Tensor], values: list[Tensor]) -> Layers:
-        """Of buffers (num_slots, num_heads, head_dim), one a layer.
+        """The layers of buffers (num_slots, num_heads, head_dim), one a layer.
 
         Raises ConfigError when they have gaps, or differ in type or shape.
         """

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 
-from depcache.config import load_config
+from depcache.config import Config
 from sglang_patches.attention.copies import RowCopier
 from sglang_patches.attention.torch_plans import WORK_BY_PLAN, AttentionWork, CausalWork
 from sglang_patches.cpu_platform import is_cpu, set_cpu_threads
@@ -23,11 +23,10 @@ from sglang_patches.forward import get_batch
 class DependencyTorchBackend(TorchNativeAttnBackend):
     """Runs the batch's `DependencyBatch`; batches without one run as the option says."""
 
-    def __init__(self, runner: Any) -> None:
+    def __init__(self, runner: Any, config: Config) -> None:
         super().__init__(runner)
         if is_cpu(runner):
-            set_cpu_threads()
-        config = load_config()
+            set_cpu_threads(config.cpu_threads)
         self._runner = runner
         self._plan = config.attention_plan
         self._new_rows_only = is_cpu(runner) and config.cpu_attention == "new_rows"

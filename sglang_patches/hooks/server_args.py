@@ -28,17 +28,18 @@ def prepare_front(result: Any, server_args: Any) -> None:
     from sglang_patches.verify import require_front_in_place, require_in_place
 
     adopt_hicache_flags(server_args)
-    refuse_unsupported(server_args)
+    config = load_config()  # not before: HiCache's flags have just become settings
+    refuse_unsupported(server_args, config)
     require_in_place()
     install_front_hooks()
     require_front_in_place()
     export_rejections(server_args)
-    set_recognisers(load_config())
+    set_recognisers(config)
     http_server = sys.modules.get("sglang.srt.entrypoints.http_server")
     if http_server is not None:
         from sglang_patches.http.routes import add_routes
 
-        add_routes(http_server)
+        add_routes(http_server, config)
 
 
 HOOKS = {"sglang.srt.server_args.ServerArgs.check_server_args": ("AFTER", prepare_front)}

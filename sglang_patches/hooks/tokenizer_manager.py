@@ -38,7 +38,7 @@ BEGAN = "depcache_began_s"  # attribute of a request: when its prompt was about 
 
 
 async def tokenize_dependencies(original: Callable[..., Any], manager: Any, obj: Any) -> Any:
-    """Before SGLang tokenizes and checks lengths: text to ids, and whatever can be wrong."""
+    """Make ids of text, and check all there is, before SGLang tokenizes and checks lengths."""
     await _recognise(obj)
     if not has_dependencies(obj):
         return await original(manager, obj)

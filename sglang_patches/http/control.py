@@ -83,13 +83,13 @@ def _prefetch(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
     found = look_up(cache.tree, root, table)
     num_fetched = 0
     if cache.disk is not None:
-        in_host, on_disk = found.tier_nodes
-        num_fetched = cache.disk.fetch(on_disk, in_host)
+        nodes = cache.tiers.by_name(found.tier_nodes)
+        num_fetched = cache.disk.fetch(nodes[DISK], nodes[HOST])
     return {
         "tokens": {
             DEVICE: found.shared + found.shifted,
             **dict.fromkeys((HOST, DISK), 0),
-            **dict(zip(cache.tiers.names, found.in_tiers, strict=True)),
+            **cache.tiers.by_name(found.in_tiers),
         },
         "fetched": num_fetched,
         "missing": table.task_start - found.num_cached,

@@ -16,7 +16,7 @@ import numpy as np
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 import depcache
-from depcache.config import load_config
+from depcache.config import Config
 from depcache.errors import PromptError
 from depcache.prompt.unread import find_unread
 from depcache.prompt.wire import forest_from_wire
@@ -34,8 +34,11 @@ MAX_TREE_NODES = 10_000  # the scheduler lists them, and serves nobody meanwhile
 MAX_TIMEOUT_S = 3600.0
 
 
-def add_routes(http_server: Any) -> None:
-    """Add the routes to SGLang's HTTP server module. Safe to call twice."""
+def add_routes(http_server: Any, config: Config) -> None:
+    """Add the routes to SGLang's HTTP server module. Safe to call twice.
+
+    config  of this server; the status route tells it
+    """
     from sglang.srt.utils.auth import AuthLevel, auth_level
 
     app = http_server.app
@@ -45,7 +48,7 @@ def add_routes(http_server: Any) -> None:
     @app.get("/depcache/status")
     async def depcache_status() -> dict[str, Any]:
         """What is installed and in place, and what the cache holds."""
-        return await get_status(http_server)
+        return await get_status(http_server, config)
 
     @app.post("/depcache/explain", response_model=None)
     async def depcache_explain(request: fastapi.Request) -> dict[str, Any] | JSONResponse:
@@ -153,13 +156,12 @@ async def _ask(http_server: Any, question: dict[str, Any] | None) -> dict[str, A
     return state
 
 
-async def get_status(http_server: Any) -> dict[str, Any]:
+async def get_status(http_server: Any, config: Config) -> dict[str, Any]:
     """The body of GET /depcache/status."""
     from sglang_patches.hooks import ENGINE_HOOKS, front_hook_names
 
     report = inspect(ENGINE_HOOKS + front_hook_names())
     state = await _ask(http_server, None)
-    config = load_config()
     server_args = http_server._global_state.tokenizer_manager.server_args
     return {
         "version": depcache.__version__,

@@ -47,6 +47,7 @@ from sglang_patches.requests.tenants import namespace_of
 from sglang_patches.slots import Slots
 from sglang_patches.tiers.bandwidth import Bandwidth
 from sglang_patches.tiers.host.residency import HostResidency
+from sglang_patches.tiers.names import HOST
 
 logger = logging.getLogger("depcache")
 
@@ -159,7 +160,7 @@ class DependencyRequests:
 
     def _make_plan(self, req: Request, state: RequestState) -> RequestPlan:
         plan = self._plan(state)
-        if plan.num_loaded and not self._bandwidth.should_load(plan.num_loaded, "host"):
+        if plan.num_loaded and not self._bandwidth.should_load(plan.num_loaded, HOST):
             state.allow_load = False
             plan = self._plan(state)
         if not plan.num_shifted:

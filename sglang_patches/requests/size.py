@@ -27,7 +27,7 @@ def is_short(obj: Any) -> bool:
 
 
 def _size(value: Any) -> int:
-    """Of whatever a client may send; what is no text and no list is refused at a glance."""
+    """The size of whatever a client sends; what is no text and no list is refused at a glance."""
     if isinstance(value, Mapping):  # an outline
         return sum(map(_size, value.values()))
     return len(value) if isinstance(value, str | list | tuple) else 0

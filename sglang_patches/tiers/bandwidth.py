@@ -12,7 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Literal, get_args
 
+from sglang_patches.tiers.names import DISK, HOST
+
 SourceTier = Literal["host", "disk"]
+"""`names.HOST` or `names.DISK`."""
+
 # An observation loses half its weight after about 35 later ones.
 DECAY = 0.98
 # An estimate this old may describe another load, another disk, another day.
@@ -100,11 +104,11 @@ class Bandwidth:
     def load_seconds(self, num_tokens: int, tier: SourceTier, num_nodes: int = 1) -> float:
         """Expected seconds to the device; hops that are not known count as 0."""
         seconds = 0.0
-        if self._loads["host"].is_known:
-            fixed, slope = self._loads["host"].fit()
+        if self._loads[HOST].is_known:
+            fixed, slope = self._loads[HOST].fit()
             seconds += fixed + slope * num_tokens
-        if tier == "disk" and self._loads["disk"].is_known:
-            fixed, slope = self._loads["disk"].fit()
+        if tier == DISK and self._loads[DISK].is_known:
+            fixed, slope = self._loads[DISK].fit()
             seconds += fixed * num_nodes + slope * num_tokens
         return seconds
 

@@ -137,7 +137,7 @@ def stock_answers(model_path: Callable[[str], Path]) -> Answers:
 
 @pytest.fixture(scope="module")
 def answers(model_path: Callable[[str], Path], stock_answers: Answers) -> Answers:
-    """Of an engine with our cache and our attention over new rows only."""
+    """The answers of an engine with our cache and our attention over new rows only."""
     return run_work(model_path, {})
 
 
@@ -145,7 +145,7 @@ def answers(model_path: Callable[[str], Path], stock_answers: Answers) -> Answer
 def answers_with_stock_attention(
     model_path: Callable[[str], Path], stock_answers: Answers
 ) -> Answers:
-    """Of an engine with our cache and SGLang's attention."""
+    """The answers of an engine with our cache and SGLang's attention."""
     return run_work(model_path, STOCK_ATTENTION)
 
 

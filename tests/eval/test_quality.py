@@ -226,7 +226,7 @@ def test_the_training_file_comes_with_the_names_that_are_not_in_it(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "public.jsonl"
-    # Of this little graph everything would be asked about; the real one has more.
+    # Everything in this little graph would be asked about; the real one has more.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("eval.quality.teach.asked_of", lambda data: asked_of(data, 4))
         assert main(["teach", "--data", str(folder), "--number", "80", str(out)]) == 0

@@ -139,7 +139,7 @@ class ShiftOracle:
     def _keep(self, prompt: TreePrompt, misses: np.ndarray, cache: Any, num_hits: int) -> None:
         keys = torch.stack([layer.keys[0, :, num_hits:] for layer in cache.layers])
         values = torch.stack([layer.values[0, :, num_hits:] for layer in cache.layers])
-        # Of trees that begin alike, the first one's beginning is kept. Where keys move, KV below
+        # Where trees begin alike, the first one's beginning is kept. Where keys move, KV below
         # the other's beginning has another past, and is not kept at all.
         left_out: set[int] = set()
         for row, index in enumerate(misses.tolist()):

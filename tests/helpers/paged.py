@@ -100,7 +100,7 @@ class PagedBatch:
         )
 
     def expected(self, scale: float) -> Tensor:
-        """Of each prompt alone under its dense mask, in float64."""
+        """What each prompt alone gives under its dense mask, in float64."""
         parts = []
         queries = self.query.double().split([step.num_new for step in self.steps])
         for step, query, slots in zip(self.steps, queries, self.slots, strict=True):

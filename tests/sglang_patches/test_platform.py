@@ -36,19 +36,16 @@ def test_without_one_the_platform_that_is_named_exists(monkeypatch: pytest.Monke
     assert platform.get_paged_allocator_cls().__name__ == "PagedTokenToKVPoolAllocator"
 
 
-@pytest.mark.parametrize(("setting", "num_threads"), [("3", 3), ("0", None)])
-def test_torch_uses_every_core_or_as_many_as_the_settings_say(
-    setting: str, num_threads: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("setting", [3, 0])
+def test_torch_uses_every_core_or_as_many_as_the_settings_say(setting: int) -> None:
     import torch
 
     from sglang_patches.cpu_platform import set_cpu_threads
 
     before = torch.get_num_threads()
-    monkeypatch.setenv("DEPCACHE_CPU_THREADS", setting)
     try:
-        wanted = num_threads or len(os.sched_getaffinity(0))
-        assert set_cpu_threads() == torch.get_num_threads() == wanted
+        wanted = setting or len(os.sched_getaffinity(0))
+        assert set_cpu_threads(setting) == torch.get_num_threads() == wanted
     finally:
         torch.set_num_threads(before)
 

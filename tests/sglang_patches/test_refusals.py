@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from depcache.config import load_config
 from depcache.errors import ConfigError
 from tests.helpers.ends import SLOWEST_S
 
@@ -46,23 +47,23 @@ def test_an_unsupported_argument_is_named_with_a_reason(argument, value, flag) -
     from sglang_patches.refusals import find_refusals, refuse_unsupported
 
     arguments = SimpleNamespace(**{**BASE, argument: value})
-    reasons = find_refusals(arguments)
+    reasons = find_refusals(arguments, load_config())
     assert len(reasons) == 1
     assert flag in reasons[0]
     assert str(value) in reasons[0]
     with pytest.raises(ConfigError, match="cannot start"):
-        refuse_unsupported(arguments)
+        refuse_unsupported(arguments, load_config())
 
 
 def test_a_disk_tier_needs_a_host_tier_and_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     from sglang_patches.refusals import find_refusals
 
     monkeypatch.setenv("DEPCACHE_DISK_GB", "7")
-    (reason,) = find_refusals(SimpleNamespace(**BASE, tp_size=1))
+    (reason,) = find_refusals(SimpleNamespace(**BASE, tp_size=1), load_config())
     assert "disk_gb 7" in reason and "host_gb" in reason
     monkeypatch.setenv("DEPCACHE_HOST_RATIO", "2")
-    assert find_refusals(SimpleNamespace(**BASE, tp_size=1)) == []
-    (reason,) = find_refusals(SimpleNamespace(**BASE, tp_size=2))
+    assert find_refusals(SimpleNamespace(**BASE, tp_size=1), load_config()) == []
+    (reason,) = find_refusals(SimpleNamespace(**BASE, tp_size=2), load_config())
     assert "--tp-size 2" in reason
 
 
@@ -88,18 +89,21 @@ def test_what_was_never_run_needs_a_word_of_the_user(
         monkeypatch.setenv("DEPCACHE_HOST_GB", "1")
         monkeypatch.setenv("DEPCACHE_DISK_GB", "1")
     given = SimpleNamespace(**BASE, **arguments)
-    (reason,) = find_refusals(given)
+    (reason,) = find_refusals(given, load_config())
     assert reason.startswith(named)
     assert "has never been run with DepCache: set experimental to try it, or " in reason
     monkeypatch.setenv("DEPCACHE_EXPERIMENTAL", "1")
-    assert find_refusals(given) == []
+    assert find_refusals(given, load_config()) == []
 
 
 def test_a_storage_that_nothing_is_kept_in_needs_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
     from sglang_patches.refusals import find_refusals
 
     monkeypatch.setenv("DEPCACHE_DISK_BACKEND", "mooncake")
-    assert find_refusals(SimpleNamespace(**BASE, enable_lora=False, lora_paths=["a=b"])) == []
+    assert (
+        find_refusals(SimpleNamespace(**BASE, enable_lora=False, lora_paths=["a=b"]), load_config())
+        == []
+    )
 
 
 @pytest.mark.parametrize("experimental", ["0", "1"])
@@ -116,7 +120,7 @@ def test_some_things_never_go_with_a_disk_tier(
     monkeypatch.setenv("DEPCACHE_HOST_GB", "1")
     monkeypatch.setenv("DEPCACHE_DISK_GB", "1")
     monkeypatch.setenv("DEPCACHE_EXPERIMENTAL", experimental)
-    (reason,) = find_refusals(SimpleNamespace(**BASE, **arguments))
+    (reason,) = find_refusals(SimpleNamespace(**BASE, **arguments), load_config())
     assert reason.startswith(f"disk_gb 1 with {named}")
     assert "leave one of them out" in reason
 
@@ -124,8 +128,8 @@ def test_some_things_never_go_with_a_disk_tier(
 def test_supported_arguments_are_not_refused() -> None:
     from sglang_patches.refusals import find_refusals
 
-    assert find_refusals(SimpleNamespace(**BASE)) == []
-    assert find_refusals(SimpleNamespace(**{**BASE, "schedule_policy": "lpm"})) == []
+    assert find_refusals(SimpleNamespace(**BASE), load_config()) == []
+    assert find_refusals(SimpleNamespace(**{**BASE, "schedule_policy": "lpm"}), load_config()) == []
 
 
 def test_prefills_in_cuda_graphs_are_refused_where_attention_is_flashinfers() -> None:
@@ -138,10 +142,10 @@ def test_prefills_in_cuda_graphs_are_refused_where_attention_is_flashinfers() ->
         **{**BASE, "attention_backend": "flashinfer"}, cuda_graph_config=graphs
     )
     graphs.prefill.backend = Backend.BREAKABLE
-    (reason,) = find_refusals(arguments)
+    (reason,) = find_refusals(arguments, load_config())
     assert "breakable" in reason and "--disable-prefill-cuda-graph" in reason
     graphs.prefill.backend = Backend.DISABLED
-    assert find_refusals(arguments) == []
+    assert find_refusals(arguments, load_config()) == []
 
 
 def test_every_refused_argument_exists_in_this_sglang() -> None:
@@ -160,7 +164,7 @@ def test_a_forbidden_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     from sglang_patches.refusals import find_refusals
 
     monkeypatch.setenv("SGLANG_RADIX_FORCE_MISS", "1")
-    assert "SGLANG_RADIX_FORCE_MISS" in find_refusals(SimpleNamespace(**BASE))[0]
+    assert "SGLANG_RADIX_FORCE_MISS" in find_refusals(SimpleNamespace(**BASE), load_config())[0]
 
 
 @pytest.mark.parametrize(
@@ -178,13 +182,13 @@ def test_an_order_of_our_own_has_no_rival(
 
     monkeypatch.setenv("DEPCACHE_QUEUE_ORDER", "lsp")
     arguments = SimpleNamespace(**{**BASE, argument: value})
-    assert find_refusals(arguments) == [
+    assert find_refusals(arguments, load_config()) == [
         f"queue_order 'lsp' would undo {flag}: leave one of them out"
     ]
     with pytest.raises(ConfigError, match="cannot start: queue_order 'lsp'"):
-        refuse_unsupported(arguments)
+        refuse_unsupported(arguments, load_config())
     monkeypatch.setenv("DEPCACHE_QUEUE_ORDER", "sglang")
-    assert find_refusals(arguments) == []
+    assert find_refusals(arguments, load_config()) == []
 
 
 def test_an_order_of_our_own_goes_with_fcfs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +196,7 @@ def test_an_order_of_our_own_goes_with_fcfs(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setenv("DEPCACHE_QUEUE_ORDER", "lsp")
     arguments = SimpleNamespace(**BASE, enable_priority_scheduling=False)
-    assert find_refusals(arguments) == []
+    assert find_refusals(arguments, load_config()) == []
 
 
 def test_the_server_stops_at_once_and_says_why(model_path: Callable[[str], Path]) -> None:

@@ -45,7 +45,7 @@ class Lacr(EvictionPolicy):
         window: int | None = None,
     ) -> None:
         self.history_weight = history_weight
-        # Of 0 and 1 as well: next to nothing then breaks the ties of the other term.
+        # Never 0: next to nothing still breaks the ties of the other term.
         self._log2_history = log2(max(history_weight, NEXT_TO_NOTHING))
         self._log2_future = log2(max(1 - history_weight, NEXT_TO_NOTHING))
         self.half_life = half_life

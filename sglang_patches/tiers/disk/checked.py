@@ -44,7 +44,7 @@ Sink = Callable[[np.ndarray], Any]
 
 # A file that no manifest names and that is older than this was left by a crash.
 _ORPHAN_S = 600.0
-# Of a small tier, so much may be dead in its manifest; of a large one SLACK_BYTES.
+# This share of a small tier may be dead in its manifest; in a large one SLACK_BYTES.
 _SLACK_SHARE = 1 / 16
 
 

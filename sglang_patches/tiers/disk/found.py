@@ -52,14 +52,16 @@ class FoundValues:
     def attach(self, root: Root) -> None:
         """Hang what is there for the new root below it."""
         entries = self._unclaimed.pop(self._digest(*root.identity), None)
-        for entry, ref in sorted(entries or (), key=lambda item: item[0].num_path):
+        # What a value hangs below begins further up, but may end further down: a node that was
+        # stored whole and split later.
+        for entry, ref in sorted(entries or (), key=lambda item: item[0].num_above):
             if not self._attach_one(root, entry, ref):
                 self._tier.delete(ref)
 
     def _attach_one(self, root: Node, entry: Entry, ref: DiskRef) -> bool:
         """False when the value is of no use: nothing leads to it, or others have all of it."""
         path, num_known = self._tree.walk(root, entry.path, only_resident=False)
-        num_above = entry.num_path - entry.num_own
+        num_above = entry.num_above
         if num_known < num_above or num_known == entry.num_path:
             return False
         if num_known > num_above:

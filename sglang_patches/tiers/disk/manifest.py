@@ -149,7 +149,7 @@ class Manifest:
         self._live_bytes -= self._places.pop(key, (0, 0))[1]
 
     def _compact_if_due(self) -> None:
-        # Of every byte that is written anew, one was written before: the cost is a constant one.
+        # Each byte that is written anew was paid for by one written before: the cost is constant.
         if self.dead_bytes <= max(self._slack_bytes, self._live_bytes):
             return
         if self._file_bytes >= self._retry_bytes:

@@ -57,25 +57,25 @@ def require_model(server_args: Any, model_config: Any) -> Path:
 
 
 def load_format_of(server_args: Any) -> str:
-    """As on the command line, whatever SGLang has made of it."""
+    """The load format as on the command line, whatever SGLang has made of it."""
     load_format = server_args.load_format
     return str(getattr(load_format, "value", load_format))
 
 
 def weight_files(place: Path) -> list[Path]:
-    """In order of their names."""
+    """The files of weights, in order of their names."""
     return _find(place, _WEIGHTS) if place.is_dir() else [place]
 
 
 def setting_files(place: Path) -> list[Path]:
-    """In order of their names; those of the tokenizer are not among them."""
+    """The other files of a model but its tokenizer's, in order of their names."""
     if not place.is_dir():
         return []
     return [path for path in _find(place, _SETTINGS) if path.name not in _TOKENIZERS]
 
 
 def tokenizer_files(place: Path) -> list[Path]:
-    """In order of their names."""
+    """The tokenizer's files, in order of their names."""
     return _find(place, _TOKENIZERS)
 
 

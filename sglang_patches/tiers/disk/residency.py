@@ -31,7 +31,7 @@ logger = logging.getLogger("depcache")
 WRITE_POLICIES = {"write_back": None, "write_through_selective": 2, "write_through": 1}
 """SGLang's names -> uses after which a node is written although it is still on the device."""
 
-# Of the host's slots, so many may be on their way from the device to the disk at a time.
+# This share of the host's slots may be on the way from the device to the disk at a time.
 TRANSIT_SHARE = 1 / 16
 MAX_STORES = 256  # under way at a time
 
@@ -269,7 +269,7 @@ class DiskResidency(Tier):
         wanted = sum(node.num_tokens for node in nodes)
         if not wanted or self.is_off:
             return 0
-        if not self._bandwidth.should_load(wanted, "disk", len(nodes)):
+        if not self._bandwidth.should_load(wanted, DISK, len(nodes)):
             self.recomputed += wanted
             return 0
         if rid is not None and not self.waits.has_room(wanted):
@@ -331,7 +331,7 @@ class DiskResidency(Tier):
         else:
             self._host.mover.free(transfer.slots)
         if done.is_ok:
-            self._bandwidth.observe_load("disk", len(transfer.slots), done.seconds)
+            self._bandwidth.observe_load(DISK, len(transfer.slots), done.seconds)
         self.waits.note_end(transfer, kept)
 
     def _take_in(self, transfer: Transfer, done: Finished) -> list[Node]:

@@ -56,6 +56,11 @@ class Entry:
         """Tokens of the whole path."""
         return len(self.path) // TOKEN_BYTES
 
+    @property
+    def num_above(self) -> int:
+        """Tokens of the path before the node's own."""
+        return self.num_path - self.num_own
+
 
 @dataclass(frozen=True, slots=True)
 class DiskRef:

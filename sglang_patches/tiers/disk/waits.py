@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from depcache.cache import Node
 from sglang_patches.tiers.host.residency import HostResidency
 
-# Of the host's slots, so many may be kept for requests that wait.
+# This share of the host's slots may be kept for requests that wait.
 SHARE = 1 / 2
 # A request waits so long where nobody knows yet how long computing would take.
 UNKNOWN_WAIT_S = 2.0
@@ -28,7 +28,7 @@ class _Wait:
 
 
 class DiskWaits:
-    """By request id. Its `len` is the number of requests."""
+    """What requests wait for, by request id. Its `len` is the number of requests."""
 
     def __init__(self, host: HostResidency, clock: Callable[[], float]) -> None:
         self._host = host

@@ -23,7 +23,7 @@ from sglang_patches.tiers.rows import RowShape
 
 LAYOUT = "page_first"
 GB = 1_000_000_000  # as SGLang counts --hicache-size
-# Of what is free, this share stays free, up to SGLang's own reserve. SGLang keeps 10 GB
+# This share of what is free stays free, up to SGLang's own reserve. SGLang keeps 10 GB
 # whatever the machine has, which is all of a small one.
 RESERVED_SHARE = 0.25
 # Rows are copied in pieces that stay in a core's cache between gather and scatter: of one layer

@@ -36,7 +36,7 @@ class PendingLoad:
         self.mover.load(self.host_slots, self.device_slots)
         if not self.mover.pool.has_gpu:  # there the host does not see when it is done
             seconds = time.perf_counter() - start_s
-            self.bandwidth.observe_load("host", len(self.host_slots), seconds)
+            self.bandwidth.observe_load(HOST, len(self.host_slots), seconds)
 
 
 class HostResidency(Tier):

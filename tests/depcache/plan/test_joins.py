@@ -116,7 +116,7 @@ class Prompt:
         return SegmentTable.make(np.array(self.tokens), self.forest, layout)
 
     def kv(self) -> list[int]:
-        """Of each token: a function of itself, its position, and the KV of all that it sees.
+        """The KV of each token: a function of itself, its position, and the KV of all that it sees.
 
         Attention adds up over keys, so nothing depends on their order.
         """

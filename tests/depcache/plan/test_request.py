@@ -51,7 +51,7 @@ class ServedPrompts:
         for slot, index in enumerate(plan.order[plan.num_hits : plan.num_context], self.num_slots):
             key = prompt.keys[index]
             assert key is not None
-            # Of trees that begin alike, the first one's KV is kept.
+            # Where trees begin alike, the first one's KV is kept.
             self.cached.setdefault(key, (slot, prompt.positions[index]))
         self.num_slots += plan.num_missed
 

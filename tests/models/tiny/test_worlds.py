@@ -36,7 +36,7 @@ def evidence_of(example):
 
 
 def ends_alike(example, walk):
-    """Of the paths from there along the same relations what is as long, in the order they come."""
+    """Returns the beginnings, as long as `walk`, of paths from there along the same relations."""
     paths = [path[: len(walk)] for path in example.paths if path[0] == walk[0]]
     return [path for path in paths if path[1::2] == walk[1::2]]
 

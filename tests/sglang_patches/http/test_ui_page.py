@@ -20,7 +20,7 @@ pytestmark = pytest.mark.sglang
 
 ADMIN = {"Authorization": f"Bearer {ADMIN_KEY}"}
 EVIL = '<img src=x onerror="document.title=1">'
-# Of what has the focus, and of the row in it.
+# What has the focus, and the row in it.
 OUTLINES = """
   const focused = document.activeElement;
   return [focused, focused.firstElementChild ?? focused].map(

@@ -40,7 +40,7 @@ IDENTITIES = (
     (Namespace(None, "sequential"), b""),
     (Namespace(None), b"behind"),
 )
-"""Of roots; see `Root.identity`."""
+"""The identities of the roots; see `Root.identity`."""
 
 
 class SlowHost(HostTier):
