@@ -13,7 +13,7 @@ LABEL org.opencontainers.image.title="depcache" \
       org.opencontainers.image.licenses="Apache-2.0"
 
 WORKDIR /opt/depcache
-COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
+COPY pyproject.toml constraints.txt LICENSE NOTICE ./
 COPY depcache depcache
 COPY flashinfer_masks flashinfer_masks
 COPY sglang_patches sglang_patches

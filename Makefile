@@ -79,6 +79,15 @@ build: $(STAMP)  ## the wheels of DepCache and of depcache-tiny, into dist/
 	@$(PYTHON) -m build --wheel
 	@$(PYTHON) -m build --wheel models/tiny --outdir dist
 
+WHEEL_ARGS ?= --demo
+.PHONY: wheel-check
+wheel-check: $(STAMP)  ## build wheel and sdist, try every extra in a clean environment (WHEEL_ARGS="--extras base graph")
+	@$(PYTHON) scripts/wheel_check.py $(WHEEL_ARGS)
+
+.PHONY: image-check
+image-check: $(STAMP)  ## carry out the Dockerfile in a scratch folder, without Docker
+	@$(PYTHON) scripts/dockerfile_check.py
+
 .PHONY: constraints
 constraints:  ## pin again after a change in pyproject.toml (UPGRADE=--upgrade renews every pin)
 	@test -x $(VENV)/bin/uv || $(MAKE) --no-print-directory setup  # the old pins may not fit the new pyproject.toml

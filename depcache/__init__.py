@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from depcache.recognition.recogniser import Recogniser
     from depcache.recognition.table import recognisers, register_recogniser
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AsyncDepCacheTransport",

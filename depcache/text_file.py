@@ -69,7 +69,7 @@ def replacing(file: Path) -> Iterator[IO[bytes]]:
             os.close(folder)
     except OSError as problem:
         reason = problem.strerror or problem
-        raise ConfigError(f"cannot write {str(file)!r} ({reason}): it is as it was") from problem
+        raise ConfigError(f"cannot write {str(file)!r} ({reason}): it is unchanged") from problem
 
 
 def read_text(file: Path, error: type[DepCacheError] = PromptError, what: str = "") -> str:

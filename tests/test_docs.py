@@ -9,12 +9,14 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
 
+import depcache
 from depcache.serving.process import find_free_port
 from tests.helpers.ends import SLOWEST_S
 from tests.helpers.server import start_serve
@@ -143,6 +145,22 @@ def test_files_that_a_page_names_are_there(page: str) -> None:
     for name in named:
         if name != "tests/a/test_b.py":  # stands for any
             assert list(ROOT.glob(name.rstrip("/"))), f"{page} names {name}"
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    versions = re.findall(r"^## \[(\d[\d.]*)\] - \d{4}-\d{2}-\d{2}$", text, re.MULTILINE)
+    assert versions[0] == depcache.__version__
+    assert f"to {depcache.__version__}\n" in (DOCS / "operate/upgrade.md").read_text()
+
+
+def test_what_a_package_index_shows_leads_nowhere_else() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    text = project["readme"]["text"]
+    assert not re.findall(r"\]\((?!https?:)|<img|!\[", text)
+    # Its program is that of the README, which runs.
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert ("python", program) in blocks_of("README.md")
 
 
 def test_pages_say_nothing_of_where_they_were_written() -> None:

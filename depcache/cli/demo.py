@@ -17,7 +17,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from depcache.cli.output import make_console, write_text
 from depcache.client.client import Client
 from depcache.demo.graph import open_sample_graph
-from depcache.demo.run import SGLANG, SYSTEMS, Answer, Asked, add_up, ask_all, make_passes
+from depcache.demo.run import (
+    SGLANG,
+    SYSTEMS,
+    Answer,
+    Asked,
+    add_up,
+    ask_all,
+    make_passes,
+    ttft_ms,
+)
 from depcache.demo.sample import load_questions
 from depcache.demo.table import NOISE, TITLES, make_samples, make_table, make_verdict
 from depcache.graph.retrieval import Retriever
@@ -99,7 +108,11 @@ def demo(
             "model": model,
             "trained": trained,
             "device": device,
-            "systems": {name: asdict(add_up(answers)) for name, answers in answers_of.items()},
+            "systems": {
+                name: asdict(add_up(answers))
+                | {"ttft_ms_by_order": [round(ttft_ms(answers, order), 2) for order in (0, 1)]}
+                for name, answers in answers_of.items()
+            },
         }
         write_text(json_file, json.dumps(figures, indent=2, ensure_ascii=False) + "\n")
 

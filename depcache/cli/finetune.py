@@ -135,7 +135,7 @@ def data(
     out: Annotated[Path, typer.Option(help="JSONL for `finetune run`.")],
     graph: Graph = DEFAULT_GRAPH,
     hops: Hops = 2,
-    num_paths: Annotated[int, typer.Option("--paths", min=1, help="Of each entity.")] = 30,
+    num_paths: Annotated[int, typer.Option("--paths", min=1, help="Paths of each entity.")] = 30,
     pruner: PrunerName = DEFAULT_PRUNER,
     as_json: AsJson = False,
 ) -> None:

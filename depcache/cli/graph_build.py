@@ -35,7 +35,9 @@ def build(
     state: Annotated[
         Path, typer.Option(help="File that keeps the progress; rerun with it to resume.")
     ] = Path("depcache-build.jsonl"),
-    chunk_tokens: Annotated[int, typer.Option(min=1, help="Words and signs per chunk.")] = 512,
+    chunk_tokens: Annotated[
+        int, typer.Option(min=1, help="Words and punctuation marks per chunk.")
+    ] = 512,
     workers: Annotated[int, typer.Option(min=1, help="Chunks read at a time.")] = 4,
     max_tokens: Annotated[
         int, typer.Option(min=1, help="Longest answer for one chunk, in tokens.")

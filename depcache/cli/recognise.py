@@ -29,7 +29,7 @@ def recognise_file(
         typer.Option("--only", help="Name of a recogniser; may be given several times."),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(min=0.001, help="What takes longer is given up.")
+        float, typer.Option(min=0.001, help="Give up on a prompt after this time.")
     ] = DEADLINE_S,
     show_all: Annotated[bool, typer.Option("--all", help="Show every row.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,

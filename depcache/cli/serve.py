@@ -159,7 +159,7 @@ def serve(
             print(launch.to_shell())
         return
     if as_json:
-        raise ConfigError("a running server prints its log, not JSON: say --json with --dry-run")
+        raise ConfigError("a running server prints its log, not JSON: use --json with --dry-run")
     require_sglang()
     os.environ.update(launch.env)
     load_config()  # a wrong setting is said here, in one sentence, and not by a scheduler

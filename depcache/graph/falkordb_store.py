@@ -275,7 +275,7 @@ class FalkorDBStore(GraphStore):
             self._execute("GRAPH.QUERY", "CREATE INDEX FOR (e:Entity) ON (e.key)")
         except ResponseError as error:
             if "already indexed" not in str(error):
-                raise ServerError(f"{self.url} makes no index ({error})") from error
+                raise ServerError(f"{self.url} cannot make an index ({error})") from error
         self._is_indexed = True
 
     def flush(self) -> None:

@@ -31,7 +31,7 @@ def require_writable(path: Path) -> None:
     """Raise ConfigError for a graph file of a form that is only read."""
     if not (is_graphml(path) or path.name.lower().removesuffix(".gz").endswith(LINE_SUFFIXES)):
         raise ConfigError(
-            f"the graph {str(path)!r} can only be read: load it into a .tsv or a .db, change that"
+            f"the graph {str(path)!r} is read-only: load it into a .tsv or a .db and change that"
         )
 
 
@@ -103,8 +103,8 @@ def _make_line(path: Path, triple: Triple) -> bytes:
             or tuple(map(str.strip, line.split("\t"))) != triple
         ):
             raise PromptError(
-                f"{shorten(triple)} holds a tab, a line break or a blank at an end, and a line of "
-                f"{str(path)!r} cannot: keep the graph in a .jsonl or a .db"
+                f"{shorten(triple)} has a tab, a line break, or a blank at an end, which "
+                f"{str(path)!r} cannot store: keep the graph in a .jsonl or a .db"
             )
     return line.encode() + b"\n"
 
@@ -157,6 +157,6 @@ def _write_graphml(path: Path, added: Collection[Triple], removed: set[Triple]) 
             is_same = False
         if not is_same:
             raise PromptError(
-                f"{str(path)!r} cannot hold this graph, since a name has a character that XML has "
-                "not: keep it in a .jsonl or a .db"
+                f"{str(path)!r} cannot hold this graph, because a name has a character that XML "
+                "does not allow: keep it in a .jsonl or a .db"
             )

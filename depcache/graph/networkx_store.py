@@ -192,8 +192,8 @@ class NetworkXStore(GraphStore):
         require_writable(path)
         if self._is_renamed:
             raise ConfigError(
-                f"{str(path)!r} says by labels what its identifiers are called, and can only be "
-                "read: load it into a .db, change that"
+                f"{str(path)!r} takes the names of its identifiers from labels, so it is "
+                "read-only: load it into a .db and change that"
             )
 
     def _add_aliases(self, aliases: Mapping[str, Sequence[str]]) -> set[str]:

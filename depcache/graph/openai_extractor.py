@@ -166,8 +166,8 @@ class OpenAIExtractor(Extractor):
             delay = next(delays, None)
             if delay is None:
                 raise ServerError(
-                    f"{self._url} gives no answer ({reason}): see to the server, then run this "
-                    "again, it goes on where it stopped"
+                    f"{self._url} does not answer ({reason}): check the server and rerun; "
+                    "progress is kept"
                 )
             time.sleep(delay if wanted is None else min(wanted, MAX_RETRY_DELAY_S))
 

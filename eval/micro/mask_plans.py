@@ -9,15 +9,14 @@ two relations or entities agree, more. Times are medians in milliseconds, one th
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from eval.output import about, write_report
 from eval.timing import host_ms
 from flashinfer_masks import (
     Step,
@@ -158,20 +157,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    args.command = f"python -m eval.micro.mask_plans --repeats {args.repeats} --seed {args.seed}"
+    started = time.perf_counter()
     rows = [measure(case, args.seed, args.repeats) for case in CASES]
     print_table(rows)
-    if args.json:
-        record = {
-            "benchmark": "eval.micro.mask_plans",
-            "better": "lower",
-            "seed": args.seed,
-            "repeats": args.repeats,
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "num_cores": os.cpu_count(),
-            "rows": rows,
-        }
-        args.json.write_text(json.dumps(record, indent=2) + "\n")
+    said = about(args, time.perf_counter() - started)
+    write_report(said | {"better": "lower", "numpy": np.__version__, "rows": rows}, args.json)
 
 
 if __name__ == "__main__":

@@ -147,8 +147,8 @@ def _find_text(message: Any, outline: Outline) -> tuple[Any, str, int]:
             return part, "text", before
         before += len(text)
     raise PromptError(
-        f"the outline is of code points {outline.start} to {shorten(outline.stop)} of message "
-        f"{outline.message}, and no text of it has them all: let the context stand in one text"
+        f"the outline covers code points {outline.start} to {shorten(outline.stop)} of message "
+        f"{outline.message}, and no text part holds all of them: put the context into one part"
     )
 
 
@@ -168,8 +168,8 @@ def _render(render: Callable[[], Any], serving: Any) -> tuple[Any, Encode]:
     ids = list(processed.prompt_ids)
     if ids[:1] != [_PLACEHOLDER]:
         raise PromptError(
-            "this model's chats are encoded in a way that text with dependency data cannot go "
-            "through: send input_ids with segments"
+            "the way this model's chats are encoded does not allow text with dependency data: "
+            "send input_ids with segments"
         )
     text, encode = texts[0]
     processed.prompt_ids = _make_chat(text, ids[1:], encode)

@@ -22,6 +22,15 @@ PAGES = sorted(
         *(ROOT.glob(f"{folder}/**/*.md") for folder in ("docs", "models", "sglang_patches")),
     )
 )
+# Sections of README and docs with figures and no file -> why.
+WITHOUT_FILE = {
+    "README.md: Your own facts, in ten lines": "from the log that docs/measurements.md shows",
+    "docs/measurements.md: A newcomer's first answer": "the log is the record",
+    "docs/operate/sizing.md: KV of one token": "arithmetic",
+    "docs/use/recognise.md: What is recognised": "a limit, not a measurement",
+    "docs/use/recognise.md: Rules": "a limit, not a measurement",
+}
+FIGURE = re.compile(r"\d\s?(?:ms|%|s|GB/s|times|x)(?!\w)")
 CITED = re.compile(r"eval/results/([\w.*-]*\w)")
 
 
@@ -49,6 +58,7 @@ def test_a_result_says_how_and_when_and_with_what_it_was_measured(file: Path) ->
     report: dict[str, Any] = json.loads(report_of(file).read_text(encoding="utf-8"))
     about: dict[str, Any] = report.get("manifest", report)
     assert re.match(r"python -m eval[. ]|unknown: \S", about["command"])
+    assert about.get("dirty") is not True
     assert re.fullmatch(r"[0-9a-f]{40}", about["commit"])
     assert date.fromisoformat(about["date"])
     assert re.fullmatch(r"3\.\d+\.\d+", about["versions"]["python"])
@@ -70,3 +80,39 @@ def test_what_a_page_names_is_there() -> None:
     cited = cited_names()
     assert {name: pages for name, pages in cited.items() if not any(RESULTS.glob(name))} == {}
     assert len(cited) > 10  # the pattern finds what the pages say
+
+
+def test_a_section_with_figures_names_their_file() -> None:
+    without = set()
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        for section in re.split(r"^(?=#{1,3} )", page.read_text(encoding="utf-8"), flags=re.M):
+            title = section.partition("\n")[0].strip("# ")
+            in_table = re.search(r"[Mm]illiseconds|\bin (?:%|ms)", section) and "\n|" in section
+            if (FIGURE.search(section) or in_table) and not CITED.search(section):
+                without.add(f"{page.relative_to(ROOT)}: {title}")
+    without -= {name for name in without if name.startswith("docs/reference/commands.md")}
+    assert without == set(WITHOUT_FILE)
+
+
+def test_the_demos_table_is_of_a_run_in_its_file() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = readme.partition("<!-- demo table -->")[2].split("```")[1]
+    rows = {line[:34].strip(): line[34:].split("  ") for line in table.splitlines() if line}
+    shown = {name: [cell.strip() for cell in cells if cell.strip()] for name, cells in rows.items()}
+    runs = json.loads((RESULTS / "demo.json").read_text(encoding="utf-8"))["runs"]
+
+    def cells(run: dict[str, Any]) -> dict[str, list[str]]:
+        both = [run["systems"][name] for name in ("depcache", "sglang")]
+        first, second = zip(*(found["ttft_ms_by_order"] for found in both), strict=True)
+        return {
+            "prompt tokens, flat": [f"{found['flat_tokens']:,}" for found in both],
+            "computed": [f"{found['computed_tokens']:,}" for found in both],
+            "time to first token, first order": [f"{ms:.0f} ms" for ms in first],
+            "time to first token, second order": [f"{ms:.0f} ms" for ms in second],
+            "speed-up": [f"{run['speed_up']:.1f}x", "-"],
+            "right answers": [f"{found['correct']} of {found['questions']}" for found in both],
+        }
+
+    assert any(shown | cells(run) == shown for run in runs)
+    fastest, slowest = max(run["speed_up"] for run in runs), min(run["speed_up"] for run in runs)
+    assert f"{slowest:.1f} to {fastest:.1f}" in readme

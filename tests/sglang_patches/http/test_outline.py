@@ -137,7 +137,7 @@ def test_a_message_of_several_texts_is_these_one_behind_the_other(served) -> Non
     body["custom_params"]["depcache_outline"]["start"] = 5
     refused = served.post("/depcache/explain", body)
     assert refused.status_code == 400
-    assert "no text of it has them all" in refused.json()["message"]
+    assert "no text part holds all of them" in refused.json()["message"]
 
 
 def test_completions_and_generate_count_from_the_beginning_of_the_prompt(served) -> None:

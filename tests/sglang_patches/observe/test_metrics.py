@@ -259,11 +259,16 @@ def test_the_docs_list_what_there_is(measured: Served) -> None:
     assert listed == exported
 
 
-def test_the_dashboard_asks_for_what_there_is() -> None:
-    board = json.loads((REPOSITORY / "deploy" / "grafana.json").read_text(encoding="utf-8"))
-    text = json.dumps(board["panels"])
-    asked = {name.removesuffix("_bucket") for name in re.findall(r"depcache:(\w+)", text)}
-    assert asked <= set(listed_metrics())
+def test_dashboard_and_alerts_ask_for_what_there_is(measured: Served) -> None:
+    ask(measured, paths())
+    exported = set(re.findall(r"^([a-z]+:\w+)", measured.client.get("/metrics").text, re.MULTILINE))
+    deploy = REPOSITORY / "deploy"
+    board = json.loads((deploy / "grafana.json").read_text(encoding="utf-8"))
+    text = json.dumps(board["panels"]) + (deploy / "prometheus/alerts.yml").read_text("utf-8")
+    asked = set(re.findall(r"\b(?:depcache|sglang):\w+", text))
+    assert len(asked) > 10
+    # Nothing can fail without a disk tier.
+    assert asked - exported <= {"depcache:tier_failures_total"}
 
 
 def test_the_dashboard_begins_with_headlines_and_says_what_each_panel_shows() -> None:
