@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from depcache.client.transport import (
         AsyncDepCacheTransport,
         DepCacheTransport,
+        async_httpx2_client,
         async_httpx_client,
+        httpx2_client,
         httpx_client,
     )
     from depcache.errors import ConfigError, DepCacheError, PromptError, ServerError
@@ -50,9 +52,11 @@ __all__ = [
     "ServerError",
     "Template",
     "TreeNode",
+    "async_httpx2_client",
     "async_httpx_client",
     "clients",
     "graph_context",
+    "httpx2_client",
     "httpx_client",
     "install",
     "recognise",
@@ -70,7 +74,9 @@ _HOMES = {
     "depcache.client.transport": [
         "AsyncDepCacheTransport",
         "DepCacheTransport",
+        "async_httpx2_client",
         "async_httpx_client",
+        "httpx2_client",
         "httpx_client",
     ],
     "depcache.errors": ["ConfigError", "DepCacheError", "PromptError", "ServerError"],

@@ -21,18 +21,22 @@ def serve(
     pool_tokens: int,
     settings: Mapping[str, str],
     sglang_args: Sequence[str] = (),
+    stock: bool = False,
 ) -> Iterator[str]:
     """Start it on a free port and wait until it answers; its URL.
 
     pool_tokens  slots of the device
     settings     of DepCache, by the names of `depcache.config`
+    stock        with SGLang's own prefix cache instead
 
     Raises ServerError, with the end of the log, when it ends or is not ready in time.
     """
     port = find_free_port()
     args = ["--host", "127.0.0.1", "--port", str(port), "--log-level", "warning"]
     args += ["--max-total-tokens", str(pool_tokens), "--skip-server-warmup", *sglang_args]
-    launch = make_launch(args, model=model, has_gpu=find_gpu(), settings=dict(settings))
+    launch = make_launch(
+        args, model=model, has_gpu=find_gpu(), settings=dict(settings), stock=stock
+    )
     url = f"http://127.0.0.1:{port}"
     with ServerProcess(launch, url, log_file) as process:
         process.wait_until_ready(READY_S)

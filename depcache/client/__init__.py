@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from depcache.client.transport import (
         AsyncDepCacheTransport,
         DepCacheTransport,
+        async_httpx2_client,
         async_httpx_client,
+        httpx2_client,
         httpx_client,
     )
 
@@ -31,9 +33,11 @@ __all__ = [
     "ReplyStream",
     "ReuseReport",
     "Usage",
+    "async_httpx2_client",
     "async_httpx_client",
     "clients",
     "graph_context",
+    "httpx2_client",
     "httpx_client",
     "install",
     "report",
@@ -48,7 +52,9 @@ _HOMES = {
     "transport": [
         "AsyncDepCacheTransport",
         "DepCacheTransport",
+        "async_httpx2_client",
         "async_httpx_client",
+        "httpx2_client",
         "httpx_client",
     ],
 }

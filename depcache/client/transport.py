@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+from importlib import import_module
 from typing import Any
 
 import httpx
@@ -22,11 +23,10 @@ import httpx
 from depcache.client.context import current_context
 from depcache.client.notice import UnreadNotice
 from depcache.client.rewrite import rewrite_body
+from depcache.errors import ConfigError
 from depcache.prompt.layout_names import Layout, read_layout
 
 _ROUTES = ("/chat/completions", "/completions")
-# Those of the OpenAI SDK; a prompt of thousands of tokens takes longer than httpx's 5 seconds.
-_TIMEOUT = httpx.Timeout(600.0, connect=10.0)
 _TRANSPORT_OPTIONS = ("verify", "cert", "http1", "http2", "limits", "proxy", "trust_env")
 
 _logger = logging.getLogger("depcache.client")
@@ -71,10 +71,11 @@ class _Rewriter:
             return request
         if content is None:
             return request
-        headers = httpx.Headers(request.headers)
+        # Made by the request's own library: httpx, or httpx2, which has the same classes.
+        headers = type(request.headers)(request.headers)
         headers["content-length"] = str(len(content))
         headers.pop("transfer-encoding", None)
-        return httpx.Request(
+        return type(request)(
             request.method,
             request.url,
             headers=headers,
@@ -147,18 +148,52 @@ def httpx_client(
     layout, auto, merge  as for `DepCacheTransport`
     options              of `httpx.Client`. Proxies of the environment are not used; pass `proxy=`.
     """
-    sending = httpx.HTTPTransport(**_take_transport_options(options))
-    transport = DepCacheTransport(sending, layout=layout, auto=auto, merge=merge)
-    return httpx.Client(transport=transport, **_with_defaults(options))
+    return _make_client(httpx, options, layout=layout, auto=auto, merge=merge)
 
 
 def async_httpx_client(
     *, layout: Layout = "tree", auto: bool = True, merge: bool = False, **options: Any
 ) -> httpx.AsyncClient:
     """The same for `AsyncOpenAI` and other asynchronous users."""
-    sending = httpx.AsyncHTTPTransport(**_take_transport_options(options))
-    transport = AsyncDepCacheTransport(sending, layout=layout, auto=auto, merge=merge)
-    return httpx.AsyncClient(transport=transport, **_with_defaults(options))
+    return _make_async_client(httpx, options, layout=layout, auto=auto, merge=merge)
+
+
+def httpx2_client(
+    *, layout: Layout = "tree", auto: bool = True, merge: bool = False, **options: Any
+) -> Any:
+    """An `httpx2.Client`, for whoever wants one; SDKs on httpx2 take an `httpx.Client` as well.
+
+    Raises ConfigError where httpx2 is not installed.
+    """
+    return _make_client(_httpx2(), options, layout=layout, auto=auto, merge=merge)
+
+
+def async_httpx2_client(
+    *, layout: Layout = "tree", auto: bool = True, merge: bool = False, **options: Any
+) -> Any:
+    """The same as an `httpx2.AsyncClient`."""
+    return _make_async_client(_httpx2(), options, layout=layout, auto=auto, merge=merge)
+
+
+def _httpx2() -> Any:
+    try:
+        return import_module("httpx2")
+    except ImportError as error:
+        raise ConfigError(
+            f"httpx2 is not installed here ({error}): install it, or use depcache.httpx_client()"
+        ) from None
+
+
+def _make_client(library: Any, options: dict[str, Any], **ours: Any) -> Any:
+    sending = library.HTTPTransport(**_take_transport_options(options))
+    transport = DepCacheTransport(sending, **ours)
+    return library.Client(transport=transport, **_with_defaults(library, options))
+
+
+def _make_async_client(library: Any, options: dict[str, Any], **ours: Any) -> Any:
+    sending = library.AsyncHTTPTransport(**_take_transport_options(options))
+    transport = AsyncDepCacheTransport(sending, **ours)
+    return library.AsyncClient(transport=transport, **_with_defaults(library, options))
 
 
 def _take_transport_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -166,5 +201,7 @@ def _take_transport_options(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options.pop(name) for name in _TRANSPORT_OPTIONS if name in options}
 
 
-def _with_defaults(options: dict[str, Any]) -> dict[str, Any]:
-    return {"timeout": _TIMEOUT, "follow_redirects": True, **options}
+def _with_defaults(library: Any, options: dict[str, Any]) -> dict[str, Any]:
+    # Those of the OpenAI SDK; a prompt of thousands of tokens takes longer than httpx's 5 seconds.
+    timeout = library.Timeout(600.0, connect=10.0)
+    return {"timeout": timeout, "follow_redirects": True, **options}

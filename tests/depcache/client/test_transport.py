@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+import sys
 from typing import Any
 
 import httpx
@@ -11,12 +12,15 @@ import pytest
 from depcache.client import (
     AsyncDepCacheTransport,
     DepCacheTransport,
+    async_httpx2_client,
     async_httpx_client,
     graph_context,
+    httpx2_client,
     httpx_client,
 )
-from depcache.errors import PromptError
+from depcache.errors import ConfigError, PromptError
 from tests.depcache.client.fake_server import REPORT, FakeServer, named_paths
+from tests.helpers.fake_http import start_fake_http
 
 URL = "http://test/v1/chat/completions"
 LINES = "Marie Curie -> born in -> Warsaw\nWarsaw -> located in -> Poland"
@@ -132,6 +136,37 @@ def test_the_ready_made_clients_take_options_of_httpx():
         assert client.headers["x"] == "y"
         assert client.follow_redirects
     asyncio.run(async_httpx_client(limits=httpx.Limits(max_connections=3)).aclose())
+
+
+def test_clients_of_httpx2_send_the_same_over_a_real_connection():
+    bodies = []
+
+    def answer(exchange):
+        bodies.append((exchange.body, exchange.headers.get("x")))
+        exchange.send_json(200, {})
+
+    with start_fake_http(answer) as (address, _):
+        url = f"{address}/v1/chat/completions"
+        with httpx_client() as client:
+            client.post(url, json={"messages": MESSAGES})
+        with httpx2_client(headers={"x": "y"}) as client:
+            client.post(url, json={"messages": MESSAGES})
+
+        async def ask():
+            async with async_httpx2_client() as client:
+                await client.post(url, json={"messages": MESSAGES})
+
+        asyncio.run(ask())
+    (usual, _), (sync, header), (asynchronous, _) = bodies
+    assert "depcache_outline" in usual["custom_params"]
+    assert usual == sync == asynchronous
+    assert header == "y"
+
+
+def test_without_httpx2_its_client_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    with pytest.raises(ConfigError, match=r"httpx2 is not installed here .* use depcache\.httpx_c"):
+        httpx2_client()
 
 
 def test_an_unknown_layout_is_refused_at_once():
