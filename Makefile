@@ -46,6 +46,10 @@ test: $(STAMP)  ## everything a CPU machine can run, real engine included (PYTES
 test-all: $(STAMP)  ## the same and the slow tests
 	@$(PYTHON) -m pytest -q $(PYTEST_ARGS)
 
+.PHONY: test-frameworks
+test-frameworks: $(STAMP)  ## the real frameworks, each in an environment of its own (FRAMEWORKS="--only lightrag --json OUT")
+	@$(PYTHON) -m tests.frameworks $(FRAMEWORKS)
+
 .PHONY: lint
 lint: $(STAMP)  ## ruff (rules and format) and pyright
 	@$(PYTHON) -m ruff check .
