@@ -138,6 +138,25 @@ def test_a_tier_is_named_in_one_place() -> None:
     assert spelled == {"sglang_patches/tiers/names.py", "sglang_patches/tiers/bandwidth.py"}
 
 
+def test_every_module_of_the_plugin_has_a_test_file_or_is_said_to_be_tested_elsewhere() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    elsewhere: list[str] = []
+    for tests, modules in re.findall(r"^\| `([\w/]+\.py)` \| (`.+?`) \|", text, re.MULTILINE):
+        assert (ROOT / "tests" / tests).is_file(), tests
+        elsewhere += re.findall(r"`(.+?)`", modules)
+    modules = {
+        str(file.relative_to("sglang_patches"))
+        for file in FILES
+        if file.parts[0] == "sglang_patches" and file.name != "__init__.py"
+    }
+    own = {
+        name
+        for name in modules
+        if (ROOT / "tests" / "sglang_patches" / name).with_name(f"test_{Path(name).name}").is_file()
+    }
+    assert sorted(elsewhere) == sorted(modules - own)
+
+
 def test_what_is_imported_only_for_types_or_later_does_not_count() -> None:
     source = """
 import a
