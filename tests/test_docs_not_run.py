@@ -25,10 +25,15 @@ from depcache.cli.main import app
 from depcache.config import Config
 
 ROOT = Path(__file__).parents[1]
+GENERATED = "docs/reference/commands.md"  # by `make docs`, from the help of the commands
 PAGES = [
     *("README.md", "CONTRIBUTING.md", "examples/README.md", "datasets/README.md"),
     "models/tiny/depcache_tiny/README.md",
-    *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")),
+    *sorted(
+        name
+        for page in (ROOT / "docs").rglob("*.md")
+        if (name := str(page.relative_to(ROOT))) != GENERATED
+    ),
 ]
 
 # How a command of a `console` block begins -> why it is not run here.
