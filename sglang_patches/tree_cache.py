@@ -242,7 +242,7 @@ class DepCacheTree(BasePrefixCache):
             slots, handle = self.plain.match(req, key)
             return self._result(slots, handle, sum(node.num_tokens for node in handle.to_load))
         plan = self.dependency.match(req, state)
-        return self._result(plan.shared_slots, state.handle, plan.num_shifted + plan.num_loaded)
+        return self._result(plan.shared_slots, state.handle, plan.num_moved)
 
     def _refuse(self, req: Request, error: Exception) -> MatchResult:
         """End `req` alone, with its reason.
