@@ -98,6 +98,7 @@ class DepCacheTree(BasePrefixCache):
             self.bandwidth,
             self._note_request,
             reencodes=config.reencode_positions,
+            caches_tails=config.cache_tails,
         )
         self.plain = PlainRequests(self.tree, self.slots, self.host)
         scheduler = (

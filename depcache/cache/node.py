@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, cast
+from zlib import crc32
 
 import numpy as np
 
@@ -123,6 +124,7 @@ class Root(Node):
         self.namespace = namespace
         self.behind = behind
         self.context: tuple[Node, ...] = ()
+        self.path_hash = crc32(behind)  # equal runs behind different things are different nodes
 
     @property
     def is_tail(self) -> bool:

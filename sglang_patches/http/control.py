@@ -134,7 +134,7 @@ def _forget(cache: Any, node: Node, top: Node | None) -> int:
     above = node.parent
     num_kept = cache.forget([node])[1]
     while above is not None and above is not top and above.parent is not None:
-        if above.children or above.locks:
+        if above.children or above.tails or above.locks:
             break
         node, above = above, above.parent
         cache.forget([node])

@@ -120,11 +120,13 @@ class DependencyRequests:
         on_request: Callable[[dict[str, Any], float], None],
         *,
         reencodes: bool = True,
+        caches_tails: bool = True,
     ) -> None:
         """What SGLang's cache hands over to.
 
         on_request  called with the report of a request and the seconds spent on its plan
         reencodes   False copies shifted hits as they are, which gives worse answers
+        caches_tails  False leaves what follows the context out of the cache
         """
         self.counters = dict.fromkeys(
             ("requests", *SOURCES, "tail", "shift_fallbacks"),
@@ -138,6 +140,7 @@ class DependencyRequests:
         self._bandwidth = bandwidth
         self._on_request = on_request
         self._reencodes = reencodes
+        self._caches_tails = caches_tails
         # Requests whose copies are allocated but not launched; id -> (request, state).
         self._pending: dict[int, tuple[Request, RequestState]] = {}
 
@@ -187,7 +190,7 @@ class DependencyRequests:
         return self._plan(req, state)
 
     def _plan(self, req: Request, state: RequestState) -> RequestPlan:
-        tail_stop = state.num_tokens - 1
+        tail_stop = state.num_tokens - 1 if self._caches_tails else 0
         if req.return_logprob and req.logprob_start_len >= 0:
             tail_stop = min(tail_stop, req.logprob_start_len)  # those from there on are computed
         return plan_request(
@@ -351,7 +354,8 @@ class DependencyRequests:
         task_start = state.table.task_start
         if next_row is not None and next_row < num_rows:
             self._take(req, state, state.insertion.offer(num_rows, self._slots.row(req, num_rows)))
-        if state.tail.is_open(num_rows - task_start):  # else the row is not read from the device
+        # Else the row is not read from the device.
+        if self._caches_tails and state.tail.is_open(num_rows - task_start):
             prompt = np.frombuffer(req.origin_input_ids, np.int64)[task_start:]
             answer = np.frombuffer(array("q", req.output_ids), np.int64)
             tokens = np.concatenate((prompt, answer))[: num_rows - task_start]
