@@ -54,11 +54,12 @@ class TailInsertion:
         self.num_owned += self._plan.num_tail_loaded
 
     def is_open(self, num_tokens: int) -> bool:
-        """Whether the tree would take more of the tail if so many of its tokens are computed."""
+        """Whether the tree may take more of the tail when so many of its tokens are computed."""
         if num_tokens <= self.num_owned or not self._table.tail_key:
             return False
-        is_begun = self._end is not None or num_tokens >= MIN_TAIL_TOKENS
-        return is_begun and self._context.context_ends is not None
+        if self._end is not None:
+            return True
+        return num_tokens >= MIN_TAIL_TOKENS and self._context.next_row is None
 
     def offer(self, tail: bytes, slots: np.ndarray) -> Offer:
         """Insert what is computed.
@@ -71,15 +72,18 @@ class TailInsertion:
         """
         offer = Offer([], [])
         done, num_tokens = self.num_owned, len(slots)
-        context = self._context.context_ends if self.is_open(num_tokens) else None
-        if context is None:
+        if not self.is_open(num_tokens):
             return offer
-        # Asked anew, as the root of the context is: without children the tree forgets it.
-        root = self._tree.root(self._namespace, self._table.tail_key)
-        self._tree.hang(root, context)
+        above = self._end
+        if above is None:
+            context = self._context.context_ends
+            if context is None:
+                return offer
+            above = self._tree.root(self._namespace, self._table.tail_key)
+            self._tree.hang(above, context)
         start = self._table.task_start
         inserted = self._tree.insert(
-            root if self._end is None else self._end,
+            above,
             tail[done * TOKEN_BYTES : num_tokens * TOKEN_BYTES],
             slots[done:],
             int(self._table.positions[start]) + done,

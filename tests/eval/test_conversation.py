@@ -46,5 +46,6 @@ def test_later_turns_compute_less_where_tails_are_cached(
     assert without[0] == cached[0]
     assert cached[1] < without[1] and cached[2] < without[2]
     for told in systems.values():
-        assert all(0 < n <= of for n, of in zip(told["computed_tokens"], told["prompt_tokens"]))
+        pairs = zip(told["computed_tokens"], told["prompt_tokens"], strict=True)
+        assert all(0 < computed <= of for computed, of in pairs)
         assert min(told["ttft_ms"]) > 0
