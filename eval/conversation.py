@@ -23,7 +23,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,14 @@ class Turn:
     ttft_ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """What the user says: the first message with the facts, and the questions after it."""
+
+    first: RenderedPrompt
+    later: tuple[str, ...]
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the subcommand."""
     add_output(parser, quick="one round")
@@ -82,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
     err = Console(stderr=True, highlight=False)
     model = find_model(args.model)
     workload = workloads.make(ServeSpec("questions:demo", args.turns, seed=args.seed), Graphs(None))
+    chat = make_chat(workload)
     rounds = args.rounds or (ROUNDS_QUICK if args.quick else ROUNDS)
     loads = [os.getloadavg()[0]]
     started = time.perf_counter()
@@ -89,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="depcache-eval-") as folder:
         for name in SYSTEMS:
             with err.status(f"{name}: {rounds} rounds"):
-                found = _measure(name, model, Path(folder) / f"{name}.log", workload, rounds, args)
+                found = _measure(name, model, Path(folder) / f"{name}.log", chat, rounds, args)
             figures[name] = make_figures(found)
             loads.append(os.getloadavg()[0])
     err.print(to_table(figures))
@@ -107,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(
-    name: str, model: str, log: Path, workload: Workload, rounds: int, args: argparse.Namespace
+    name: str, model: str, log: Path, chat: Chat, rounds: int, args: argparse.Namespace
 ) -> list[list[Turn]]:
     """The turns of each round on a server of this system."""
     system, port = get_system(name), find_free_port()
@@ -120,43 +129,40 @@ def _measure(
         for _ in range(rounds + 1):
             _flush(url)
             with depcache.Client(url, model=MODEL_NAME, warn_unread=False) as client:
-                found.append(talk(client, workload, system.prompt, args.answer_tokens))
+                outline = chat.first.extra_body if system.prompt == "dependency" else {}
+                found.append(talk(client, chat, outline, args.answer_tokens))
     return found[1:]
 
 
 def talk(
-    client: depcache.Client, workload: Workload, prompt: str, answer_tokens: int
+    client: depcache.Client, chat: Chat, outline: Mapping[str, Any], answer_tokens: int
 ) -> list[Turn]:
     """One conversation: each turn sends what was said so far, answers as they came.
 
-    prompt  `dependency` sends the outline of the facts too
+    outline  the fields that say where the facts are; none for a server that reads plain text
     """
-    questions = [request.question for request in workload.requests]
-    first = start_of(workload)
-    messages = list(first.messages)
+    messages: list[dict[str, str]] = list(chat.first.messages)
     turns: list[Turn] = []
-    for number, question in enumerate(questions):
-        if number:
+    for question in (None, *chat.later):
+        if question is not None:
             messages.append({"role": "user", "content": f"Question: {question}"})
-        fields = dict(first.extra_body) if prompt == "dependency" else {}
         stream = client.chat(
-            messages, stream=True, max_tokens=answer_tokens, ignore_eos=True, **fields
+            messages, stream=True, max_tokens=answer_tokens, ignore_eos=True, **outline
         )
         reply: Reply = stream.finish()
         if reply.ttft_s is None:
-            raise ServerError("an answer without a token: choose more --answer-tokens")
-        usage = reply.usage
-        turns.append(
-            Turn(usage.prompt_tokens, usage.prompt_tokens - usage.cached_tokens, 1e3 * reply.ttft_s)
-        )
+            raise ServerError("an answer came without a token: choose more --answer-tokens")
+        prompt, cached = reply.usage.prompt_tokens, reply.usage.cached_tokens
+        turns.append(Turn(prompt, prompt - cached, 1e3 * reply.ttft_s))
         messages.append({"role": "assistant", "content": reply.text})
     return turns
 
 
-def start_of(workload: Workload) -> RenderedPrompt:
-    """The first turn: the facts of all questions, and the first question."""
+def make_chat(workload: Workload) -> Chat:
+    """The facts of all requests with the first question, then the other questions."""
     paths = dict.fromkeys(path for request in workload.requests for path in request.paths)
-    return render(paths, workload.requests[0].question)
+    first, *later = (request.question for request in workload.requests)
+    return Chat(render(list(paths), first), tuple(later))
 
 
 def _flush(url: str) -> None:
