@@ -95,3 +95,22 @@ def test_counters_have_what_the_reports_have(served) -> None:
     for name in ("shared", "missed", "plain", "tail"):
         assert after[name] - before[name] == sum(report[name] for report in reports)
     assert reports[1]["tail"] > 0
+
+
+def test_a_conversation_about_the_beginning_of_an_invalidated_path_stays(served) -> None:
+    """A fact that another chat ends in leads to that chat, also when what was below it is gone."""
+    name = f"Explorer {next(_fresh)}"
+    short, long = [name, "sailed to", "Brazil"], [name, "sailed to", "Brazil", "borders", "Peru"]
+    question = "Where did this explorer sail to, and in which year was that?"
+    chats = []
+    for paths in ([short], [long]):
+        prompt = render(paths, question)
+        body = {"model": "m", "messages": prompt.messages, "max_tokens": 16, "ignore_eos": True}
+        chats.append({**body, **prompt.extra_body})
+        served.post(ROUTE, chats[-1])
+    served.client.post("/depcache/invalidate", json=chats[1], headers=ADMIN)
+    reports = [report_of(served.post(ROUTE, body).json()) for body in chats]
+    assert reports[0]["missed"] == 0
+    assert reports[0]["tail"] == reports[0]["plain"] - 1
+    assert reports[1]["missed"] > 0
+    assert reports[1]["tail"] == 0
