@@ -47,6 +47,11 @@ class Config(BaseSettings):
     max_passed: int = Field(
         64, ge=0, description="queue_order: how often a request may be passed over"
     )
+    cache_tails: bool = Field(
+        True,
+        description="what follows the facts (question, answer, later turns) is cached behind them; "
+        "layout tree only",
+    )
     reencode_positions: bool = Field(
         True,
         description="KV that is reused at another position gets that position's rotation; False "

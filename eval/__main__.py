@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from depcache.errors import ConfigError, DepCacheError
-from eval import attention, costs, demo, everything, retrieval, spellings
+from eval import attention, conversation, costs, demo, everything, retrieval, spellings
 from eval.firsthour import command as firsthour
 from eval.host import command as host
 from eval.output import command_line
@@ -26,6 +26,7 @@ SUBCOMMANDS = {
     "serve": (serve, "time to first token and throughput against other servers"),
     "demo": (demo, "depcache demo, as a user runs it, several times"),
     "host": (host, "processor time of a request whose facts are all cached, stage by stage"),
+    "conversation": (conversation, "tokens computed turn by turn behind the same facts"),
     "retrieval": (retrieval, "recall, time and tokens of retrieval on sets with a graph"),
     "firsthour": (firsthour, "the whole way of a new user with a graph nobody tuned to"),
     "policy": (policy, "hit rates of replacement policies and schedulers, simulated"),

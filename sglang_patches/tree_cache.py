@@ -99,6 +99,7 @@ class DepCacheTree(BasePrefixCache):
             self.bandwidth,
             self._note_request,
             reencodes=config.reencode_positions,
+            caches_tails=config.cache_tails,
         )
         self.plain = PlainRequests(self.tree, self.slots, self.host)
         self.faults = Faults(self.tree, self.slots, self.dependency)
@@ -240,7 +241,7 @@ class DepCacheTree(BasePrefixCache):
             slots, handle = self.plain.match(req, key)
             return self._result(slots, handle, sum(node.num_tokens for node in handle.to_load))
         plan = self.dependency.match(req, state)
-        return self._result(plan.shared_slots, state.handle, plan.num_shifted + plan.num_loaded)
+        return self._result(plan.shared_slots, state.handle, plan.num_moved)
 
     def _nothing(self) -> MatchResult:
         return self._result(np.empty(0, np.int64), Handle([]))

@@ -14,7 +14,8 @@ def check_tree(tree: KVTree) -> None:
     """Raise RuntimeError if a structural invariant does not hold. O(nodes).
 
     Keys, slots and children agree; no slot is owned twice; residents' parents are resident;
-    locks count direct locks plus locked children; the totals equal the sums over nodes;
+    locks count direct locks plus locked children; tails and their contexts know each other, and
+    that of a resident tail is resident; the totals equal the sums over nodes;
     exactly the unlocked resident leaves are queued; nothing empty is kept, roots included. The
     same for the lower tiers of the tree.
     """
@@ -36,6 +37,8 @@ def check_tree(tree: KVTree) -> None:
     for root in tree.roots():
         if not root.children:
             raise RuntimeError(f"the root of {root.namespace!r} is kept for nothing")
+        if any(root not in (end.tails or ()) for end in root.context):
+            raise RuntimeError(f"a tail of {root.namespace!r} is unknown to its context")
     for tier in tree.tiers:
         tier.copies.check()
 
@@ -44,6 +47,7 @@ def _problems(tree: KVTree, node: Node) -> list[tuple[bool | int, str]]:
     children = node.children.values()
     held = sum(1 for child in children if child.locks)
     below = sum(1 for child in children if child.slots is not None)
+    below += sum(1 for root in node.tails or () if root.num_resident_children)
     is_resident = node.slots is not None
     parent = node.parent
     return [
@@ -52,7 +56,8 @@ def _problems(tree: KVTree, node: Node) -> list[tuple[bool | int, str]]:
         (node.locks < held, "has fewer locks than locked children"),
         (node.locks and not is_resident, "is locked and not resident"),
         (node.num_resident_children != below, "counts its resident children wrong"),
-        (below and not is_resident, "is not resident, but a child is"),
+        (below and not is_resident, "is not resident, but a child or a tail is"),
+        (any(node not in root.context for root in node.tails or ()), "has a stray tail"),
         (node.is_evictable != tree.is_queued(node), "is queued and not evictable"),
         (node.is_empty, "is kept for nothing"),
         (parent is None, "is lost"),

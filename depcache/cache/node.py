@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, cast
+from zlib import crc32
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from depcache.cache.radix import RadixNode
 
 NO_SLOTS = np.empty(0, np.int64)
 NO_COPIES: Mapping[str, Any] = MappingProxyType({})  # one for all: most nodes have none
+
+TAIL_MARK = b"\xff\xff\xff\xff"
+"""What `Root.behind` begins with for tails: no number of tokens, so no other key begins so."""
 
 
 class Node(RadixNode["Node"]):
@@ -25,7 +29,7 @@ class Node(RadixNode["Node"]):
     copies    name of a lower tier -> what that tier needs to find the KV there; each change makes
               a new one
     home      position that the first token's key was rotated for; the rest follow one by one
-    num_resident_children  children whose KV is on the device
+    num_resident_children  children whose KV is on the device, and tails of which some is
     locks     users of this node: direct locks plus children that are locked themselves
     hits      requests that used this node
     last_use  tick of the tree's clock at the last use
@@ -33,6 +37,7 @@ class Node(RadixNode["Node"]):
     worth, cost  what the eviction policy remembers of it
     path_hash  CRC of the tokens from the root to its end; kept by policies that sample, else 0
     waiters   waiting requests that will use it -> None, in the order of their arrival, or None
+    tails     roots of tails behind a context that ends here -> None, or None
     """
 
     __slots__ = (
@@ -46,6 +51,7 @@ class Node(RadixNode["Node"]):
         "num_resident_children",
         "path_hash",
         "slots",
+        "tails",
         "waiters",
         "worth",
     )
@@ -66,6 +72,7 @@ class Node(RadixNode["Node"]):
         self.cost = 0.0
         self.path_hash = 0
         self.waiters: dict[Hashable, None] | None = None
+        self.tails: dict[Root, None] | None = None
 
     @property
     def is_root(self) -> bool:
@@ -107,14 +114,22 @@ class Root(Node):
     namespace  whose KV is below it: any hashable value
     behind     what the KV below was computed behind and is not on the way from here: nothing for
                ordinary paths. Compared as bytes, so it holds the tokens and no hash of them
+    context    of a tail: the nodes that its context ends in, set by `KVTree.hang`
     """
 
-    __slots__ = ("behind", "namespace")
+    __slots__ = ("behind", "context", "namespace")
 
     def __init__(self, namespace: Hashable, behind: bytes = b"") -> None:
         super().__init__(b"", NO_SLOTS, 0, None)
         self.namespace = namespace
         self.behind = behind
+        self.context: tuple[Node, ...] = ()
+        self.path_hash = crc32(behind)  # equal runs behind different things are different nodes
+
+    @property
+    def is_tail(self) -> bool:
+        """What is below stands behind a whole context: a task, an answer, later turns."""
+        return self.behind.startswith(TAIL_MARK)
 
     @property
     def identity(self) -> tuple[Hashable, bytes]:

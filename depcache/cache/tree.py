@@ -8,7 +8,7 @@ tokens that the node's KV depends on (DepCache paper, section 4.2).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable
 from zlib import crc32
 
 import numpy as np
@@ -17,11 +17,12 @@ from depcache.cache.node import Node, Root, path_key_of, path_of, slots_of
 from depcache.cache.policies import EvictionPolicy, Lru
 from depcache.cache.radix import TOKEN_BYTES, common_prefix_tokens, first_token
 from depcache.cache.records import Insertion, TreeCounters, Watcher
+from depcache.cache.roots import Roots, nodes_below
 from depcache.cache.tiers import TierStack
 from depcache.cache.victims import VictimQueue
 
 
-class KVTree:
+class KVTree(Roots):
     """Cached KV by namespace. A namespace (tenant salt, LoRA, layout family) has roots of its own.
 
     The KV of a *resident* node is on the device, and so is that of its ancestors. Nodes that
@@ -29,9 +30,9 @@ class KVTree:
     matching on the device passes them by.
 
     Conservation: `num_evictable + num_locked` is the number of device slots the tree owns.
-    Locked nodes and nodes with resident children are never evicted. `version` changes whenever
-    the set of resident tokens changes, so a plan made at the same version is still right. Not
-    thread-safe: one scheduler owns it.
+    Nodes that are locked, or have resident children or tails, are never evicted. `version` changes
+    whenever the set of resident tokens changes, so a plan made at the same version is still right.
+    Not thread-safe: one scheduler owns it.
 
     tiers    those below the device; they are told of splits, new roots and copies of no use
     watcher  is told of the clock and of evictions from every tier
@@ -48,7 +49,7 @@ class KVTree:
         self.policy: EvictionPolicy = policy or Lru()
         self.policy.attach(self)
         self.counters = TreeCounters()
-        self.tiers = TierStack() if tiers is None else tiers
+        super().__init__(TierStack() if tiers is None else tiers)
         self.watcher = watcher
         self._tick = self.version = 0
         self._victims = VictimQueue(self.policy.priority)
@@ -56,7 +57,7 @@ class KVTree:
 
     def reset(self) -> None:
         """Forget everything. The caller frees the slots. Old handles must not be used again."""
-        self._roots: dict[tuple[Hashable, bytes], Root] = {}
+        self._roots.clear()
         self.rank.clear()
         self._victims.clear()
         self.tiers.clear()
@@ -65,41 +66,10 @@ class KVTree:
 
     # -- looking ---------------------------------------------------------------------------
 
-    def root(self, namespace: Hashable, behind: bytes = b"") -> Root:
-        """A root of a namespace, which the tree keeps from its first child to its last.
-
-        behind  as for `Root`
-
-        Without a child it is known to the caller alone: whoever only looks leaves nothing behind,
-        and whoever grows something later asks for the root anew.
-        """
-        root = self._roots.get((namespace, behind))
-        if root is None:
-            root = Root(namespace, behind)
-            self.tiers.note_root(root)
-        return root
-
-    def roots(self) -> list[Root]:
-        """Those that have nodes."""
-        return list(self._roots.values())
-
-    def namespaces(self) -> list[Hashable]:
-        """Those that have nodes."""
-        return list(dict.fromkeys(namespace for namespace, _ in self._roots))
-
     @property
     def num_tokens(self) -> int:
         """Tokens whose KV is on the device."""
         return self.num_evictable + self.num_locked
-
-    def nodes(self) -> Iterator[Node]:
-        """Every node but the roots, resident or not, parents before children."""
-        stack: list[Node] = list(self._roots.values())
-        while stack:
-            node = stack.pop()
-            if node.parent is not None:
-                yield node
-            stack.extend(node.children.values())
 
     path = staticmethod(path_of)
     path_key = staticmethod(path_key_of)
@@ -181,11 +151,6 @@ class KVTree:
             at += len(child.key)
         return path
 
-    def _keep(self, root: Root) -> None:
-        """`root` is about to get a child."""
-        if self._roots.setdefault(root.identity, root) is not root:
-            raise ValueError(f"{root!r} is not the root of its namespace any more: ask anew")
-
     def insert(
         self,
         node: Node,
@@ -238,12 +203,28 @@ class KVTree:
         node.born = node.last_use = self.tick()
         if not node.copies:
             node.hits, node.worth, node.cost = 0, 0.0, 0.0
-        if not parent.num_resident_children:
-            self._victims.withdraw(parent)
-        parent.num_resident_children += 1
+        self._gain(parent)
         self.num_resident += 1
         self.num_evictable += node.num_tokens
         self.version += 1
+
+    def _gain(self, above: Node) -> None:
+        """One more child of `above`, or tail behind it, is resident."""
+        above.num_resident_children += 1
+        if above.num_resident_children == 1:
+            self._victims.withdraw(above)
+            if isinstance(above, Root):
+                for end in above.context:
+                    self._gain(end)
+
+    def _lose(self, above: Node) -> None:
+        """One less is."""
+        above.num_resident_children -= 1
+        if not above.num_resident_children:
+            self.offer(above)
+            if isinstance(above, Root):
+                for end in above.context:
+                    self._lose(end)
 
     # -- using -----------------------------------------------------------------------------
 
@@ -325,9 +306,7 @@ class KVTree:
             num_dropped += node.num_tokens
             self.policy.note_eviction(priority)
             node.slots = None
-            parent.num_resident_children -= 1
-            if not parent.num_resident_children:
-                self.offer(parent)
+            self._lose(parent)
         if not victims:
             return victims
         self.num_evictable -= num_dropped
@@ -340,12 +319,12 @@ class KVTree:
     def forget(self, node: Node) -> tuple[list[np.ndarray], int]:
         """Give up the KV of `node` and of all below it in every tier, but not what is locked.
 
+        What is below includes the tails behind contexts that it is part of.
+
         Copies in lower tiers go to `TierCopies.released`. Returns the device slots, the
         caller's to free, and the number of tokens that are locked and stay. O(nodes below).
         """
-        below = [node]
-        for each in below:
-            below.extend(each.children.values())
+        below = nodes_below(node)
         freed: list[np.ndarray] = []
         num_kept = 0
         for each in reversed(below):  # children first
@@ -358,10 +337,9 @@ class KVTree:
                 self._victims.withdraw(each)
                 freed.append(each.slots)
                 each.slots = None
-                parent.num_resident_children -= 1
                 self.num_evictable -= each.num_tokens
                 self.num_resident -= 1
-                self.offer(parent)
+                self._lose(parent)
             self.prune(each)
         self.version += 1
         return freed, num_kept
@@ -378,7 +356,7 @@ class KVTree:
             self.num_nodes -= 1
             if isinstance(parent, Root):
                 if not parent.children:
-                    del self._roots[parent.identity]
+                    self._drop(parent)
                 return
             node = parent
 

@@ -160,7 +160,7 @@ def _show_reuse(found: Retrieved, reply: Reply) -> None:
         return
     console.print(
         f"{report.prompt_tokens:,} prompt tokens: {report.reused:,} reused, "
-        f"{report.missed + report.plain:,} computed; first token after "
+        f"{report.computed:,} computed; first token after "
         f"{(reply.ttft_s or reply.total_s) * 1000:.0f} ms",
         style="dim",
     )

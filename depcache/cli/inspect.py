@@ -137,7 +137,7 @@ def _print_explanation(answer: dict[str, Any]) -> None:
     if answer.get("table"):
         console.print(table, soft_wrap=False)
     counts = ("prompt_tokens", "context_tokens", "trees", "segments")
-    reuse = ("shared", "shifted", "loaded", "missed", "on_disk", "plain")
+    reuse = ("shared", "shifted", "loaded", "missed", "on_disk", "plain", "tail")
     for names in (counts, reuse):
         console.print(", ".join(f"{name} {answer[name]}" for name in names if name in answer))
     for each in answer.get("unread_facts") or []:

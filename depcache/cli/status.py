@@ -68,11 +68,12 @@ def summarize(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _requests(tokens: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    reused = sum(tokens.get(name, 0) for name in ("shared", "shifted", "loaded"))
-    before = reused + tokens.get("missed", 0)
+    context = sum(tokens.get(name, 0) for name in ("shared", "shifted", "loaded"))
+    before = context + tokens.get("missed", 0)
     prompts = before + tokens.get("plain", 0)
     if prompts:
-        share = f"; {reused / before:.0%} of what stands before the task" if before else ""
+        reused = context + tokens.get("tail", 0)
+        share = f"; {context / before:.0%} of what stands before the task" if before else ""
         yield "reused", f"{reused / prompts:.0%} of {prompts:,} prompt tokens{share}"
     else:
         yield "reused", "nothing yet: no prompt with facts was served"

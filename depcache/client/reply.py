@@ -21,7 +21,8 @@ class ReuseReport:
     shifted          reused at another position; copied, their keys rotated
     loaded           brought back from a slower tier
     missed           computed now
-    plain            tokens of a prompt that was served without dependencies
+    plain            the task, or all of a prompt that was served without dependencies
+    tail             tokens of `plain` that came from the cache: turns of a conversation before this
     fallback_reason  why it was; None if it was not, or was meant to be plain
     differs          in what the answer may differ from that to the flat text under ordinary
                      attention: "merging" (equal beginnings stand once), "visibility" (facts do not
@@ -39,6 +40,7 @@ class ReuseReport:
     loaded: int = 0
     missed: int = 0
     plain: int = 0
+    tail: int = 0
     fallback_reason: str | None = None
     differs: tuple[str, ...] | None = None
     recognised: dict[str, int] | None = None
@@ -62,8 +64,13 @@ class ReuseReport:
 
     @property
     def reused(self) -> int:
-        """Tokens that were not computed: shared + shifted + loaded."""
-        return self.shared + self.shifted + self.loaded
+        """Tokens that were not computed: shared + shifted + loaded + tail."""
+        return self.shared + self.shifted + self.loaded + self.tail
+
+    @property
+    def computed(self) -> int:
+        """Tokens that were: missed + plain - tail."""
+        return self.missed + self.plain - self.tail
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from depcache.plan.request import RequestPlan, ShiftedRows, plan_request
 from depcache.plan.rows import RowKind, RowTable
 from depcache.plan.schedule import SCHEDULERS, Scheduler, make_scheduler
 from depcache.plan.segments import SegmentTable
+from depcache.plan.tail import TailInsertion
 
 __all__ = [
     "SCHEDULERS",
@@ -24,6 +25,7 @@ __all__ = [
     "Scheduler",
     "SegmentTable",
     "ShiftedRows",
+    "TailInsertion",
     "look_up",
     "make_scheduler",
     "match_segments",

@@ -94,6 +94,14 @@ class ContextInsertion:
         return self._plan.rows.runs(self._table)
 
     @property
+    def context_ends(self) -> list[Node] | None:
+        """The nodes that the context ends in; None until all of it is in the tree."""
+        reached = zip(self._reached, self._table.stops, strict=True)
+        if self._next < len(self._runs) or any(at < stop for at, stop in reached):
+            return None
+        return self._table.leaf_ends(self._ends)
+
+    @property
     def next_row(self) -> int | None:
         """The first row that is still to be offered; None when there is none."""
         if self._next == len(self._runs):

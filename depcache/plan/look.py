@@ -7,6 +7,7 @@ Whoever only asks must leave nothing behind: not a node more, however often they
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from depcache.cache.node import Node
@@ -25,6 +26,7 @@ class Look:
     shared     on the device, at the position wanted
     shifted    on the device, at another position
     in_tiers   per tier below the device, the fastest first: there and in none that is faster
+    tail       those that follow the context, wherever they are; in none of the others
     tier_nodes  the nodes of these, whole and each once: the prompt may end inside the last of a way
     """
 
@@ -34,10 +36,11 @@ class Look:
     shifted: int
     in_tiers: list[int]
     tier_nodes: list[list[Node]]
+    tail: int = 0
 
     @property
     def num_cached(self) -> int:
-        """All of them."""
+        """All of them that are of the context."""
         return self.shared + self.shifted + sum(self.in_tiers)
 
 
@@ -100,6 +103,23 @@ def look_up(tree: KVTree, root: Node, table: SegmentTable, *, num_tiers: int | N
         shared, shifted = found.shared - shared, found.shifted - shifted
         found.by_segment.append((shared, shifted, at - start - shared - shifted))
         ends.append((node, used) if at == stop else None)
+    if None not in ends:
+        found.tail = _look_at_tail(tree, root, table, names)
     if table.has_twins:
         found.tier_nodes = [list(dict.fromkeys(nodes)) for nodes in found.tier_nodes]
     return found
+
+
+def _look_at_tail(tree: KVTree, root: Node, table: SegmentTable, names: Sequence[str]) -> int:
+    """Tokens of the tail that are cached; its last one never counts, because it is computed."""
+    node: Node | None = table.tail_root(tree, root)
+    at, stop = table.task_start, table.num_tokens - 1
+    while node is not None and at < stop:
+        node = node.children.get(table.tokens[at])
+        if node is None or (node.slots is None and fastest(node, names) is None):
+            break
+        size = common_prefix_tokens(node.key, table.key[at * TOKEN_BYTES : stop * TOKEN_BYTES])
+        at += size
+        if size < node.num_tokens:
+            break
+    return at - table.task_start

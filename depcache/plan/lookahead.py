@@ -15,6 +15,7 @@ from depcache.cache.node import Node
 from depcache.cache.radix import TOKEN_BYTES
 from depcache.cache.tree import KVTree
 from depcache.plan.segments import SegmentTable
+from depcache.plan.tail_key import MIN_TAIL_TOKENS
 
 
 class Lookahead:
@@ -36,7 +37,7 @@ class Lookahead:
         self._wanted.clear()
 
     def enter(self, waiter: Hashable, namespace: Hashable, table: SegmentTable) -> None:
-        """`waiter` will use the segments of `table`; it takes the last place in the queue.
+        """`waiter` will use `table`, its tail included; it takes the last place in the queue.
 
         O(segments). A waiter that is in already keeps its place.
         """
@@ -47,18 +48,27 @@ class Lookahead:
         key = table.key
         ends: list[Node] = []
         wanted: list[Node] = []
-        for segment, (start, stop, parent, position) in enumerate(
-            zip(table.starts, table.stops, table.parents, table.placed, strict=True)
-        ):
-            above = table.root_of(tree, root, segment) if parent < 0 else ends[parent]
+
+        def want(above: Node, start: int, stop: int, position: int) -> Node:
             path = tree.grow(above, key[start * TOKEN_BYTES : stop * TOKEN_BYTES], position)
+            # At once: the next run may split these, and both halves then have the waiter.
             for node in path:
                 if node.waiters is None:
                     node.waiters = {waiter: None}
                 else:
                     node.waiters[waiter] = None
-            ends.append(path[-1])
-            wanted += path
+            wanted.extend(path)
+            return path[-1]
+
+        for segment, (start, stop, parent, position) in enumerate(
+            zip(table.starts, table.stops, table.parents, table.placed, strict=True)
+        ):
+            above = table.root_of(tree, root, segment) if parent < 0 else ends[parent]
+            ends.append(want(above, start, stop, position))
+        start, stop = table.task_start, table.num_tokens
+        tail = table.tail_root(tree, root)
+        if tail is not None and stop - start >= MIN_TAIL_TOKENS:
+            want(tail, start, stop, int(table.positions[start]))
         self._wanted[waiter] = wanted
         tree.rank[waiter] = len(tree.rank)
 

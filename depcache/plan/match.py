@@ -22,6 +22,7 @@ class Match:
              that is faster; with `tier_starts`, as `starts`
     ends     per segment the deepest matched node, None where nothing matched
     matched  per segment the number of its leading tokens that matched
+    tail_end  the deepest node of the tail; None where nothing of it was found, or looked for
     """
 
     nodes: list[Node]
@@ -31,6 +32,7 @@ class Match:
     tier_starts: list[list[int]]
     ends: list[Node | None]
     matched: list[int]
+    tail_end: Node | None = None
 
     @property
     def loadable(self) -> tuple[list[Node], list[int]]:
@@ -46,6 +48,7 @@ def match_segments(
     allow_shift: bool = True,
     any_position: bool = False,
     num_tiers: int | None = None,
+    tail_stop: int = 0,
 ) -> Match:
     """Follow the segments of `table` down from `root` as far as KV is cached.
 
@@ -53,11 +56,13 @@ def match_segments(
                   position wanted
     any_position  all do; for whoever asks what is cached, not what can be used
     num_tiers     tiers below the device that count, from the fastest on; None: all of the tree
+    tail_stop     index up to which the tail counts, where all of the context matched; what is found
+                  of it comes last. 0 leaves the tail out
 
     Splits a node where the match ends inside it. Where segments begin alike, a node may be found
     twice. O(segments + matched nodes).
     """
-    options = allow_shift, any_position, num_tiers
+    options = allow_shift, any_position, num_tiers, tail_stop
     num_nodes = tree.num_nodes
     found = _match(tree, root, table, *options)
     if table.has_twins and tree.num_nodes > num_nodes:
@@ -74,6 +79,7 @@ def _match(
     allow_shift: bool,
     any_position: bool,
     num_tiers: int | None,
+    tail_stop: int,
 ) -> Match:
     tokens, key = table.tokens, table.key
     num_segments = len(table.starts)
@@ -81,17 +87,9 @@ def _match(
     in_tiers: list[list[Node]] = [[] for _ in names]
     tier_starts: list[list[int]] = [[] for _ in names]
     found = Match([], [], [], in_tiers, tier_starts, [None] * num_segments, [0] * num_segments)
-    complete = [False] * num_segments
-    for segment, (start, stop, parent, position) in enumerate(
-        zip(table.starts, table.stops, table.parents, table.placed, strict=True)
-    ):
-        if parent < 0:
-            node = table.root_of(tree, root, segment)
-        elif complete[parent]:
-            node = found.ends[parent]
-            assert node is not None
-        else:
-            continue
+
+    def descend(node: Node, start: int, stop: int, position: int) -> tuple[Node, int]:
+        """From `node` down the tokens [start, stop); the deepest node, and where it ends."""
         at = start
         while at < stop:
             child = node.children.get(tokens[at])
@@ -120,10 +118,31 @@ def _match(
             at = end
         # A split ends the run: the remainder has no child with the next token, or it is
         # at `stop`, so the loop above needs no further test.
+        return node, at
+
+    complete = [False] * num_segments
+    for segment, (start, stop, parent, position) in enumerate(
+        zip(table.starts, table.stops, table.parents, table.placed, strict=True)
+    ):
+        if parent < 0:
+            node = table.root_of(tree, root, segment)
+        elif complete[parent]:
+            node = found.ends[parent]
+            assert node is not None
+        else:
+            continue
+        node, at = descend(node, start, stop, position)
         if at > start:
             found.ends[segment] = node
             found.matched[segment] = at - start
             complete[segment] = at == stop
+    start = table.task_start
+    if tail_stop > start and all(complete) and table.tail_key:
+        above = table.tail_root(tree, root)
+        assert above is not None
+        end, at = descend(above, start, tail_stop, int(table.positions[start]))
+        if at > start:
+            found.tail_end = end
     return found
 
 

@@ -5,8 +5,13 @@ The engine wants one row of KV slots per request, cached rows first. The plan th
 permutes the prompt (DESIGN: "cached rows are the prefix, missed rows and task the extend"):
 
     row  0 ........... num_shared ........ + num_shifted ... num_hits ........ num_context ... n
-         | shared hits   | shifted hits       | loaded hits  | missed, pre-order | task        |
+         | shared hits   | shifted hits       | loaded hits  | missed, pre-order | tail        |
          | used in place | copied, keys moved | from host    | computed          | computed    |
+
+The tail, what stands behind the context, keeps its order. Its beginning may be cached where nothing
+of the context is missed or moved: shared then, behind the shared hits, and loaded, behind the
+loaded ones. A tail on the device has its whole context there (`depcache.cache.roots`), so shared
+rows of the tail come with no loaded ones of the context, and the order above holds.
 """
 
 from __future__ import annotations
@@ -39,15 +44,19 @@ class RequestPlan:
     """The decision for one request, valid while the tree's version is `version`.
 
     rows          what each row is
-    shared_slots  (num_shared,) int64 slots of the shared rows
+    shared_slots  (num_shared + num_tail_shared,) int64 slots of the shared rows
     shifted       the shifted rows
-    loaded        nodes whose KV is in host memory, parents before children, each once
-    loaded_again  (n,) int64: the loaded rows begin with one for each token of `loaded`; then come n
-                  rows that read the slots of such rows too, by their number among these
-    num_loaded    the loaded rows
+    loaded        nodes whose KV is in host memory, parents before children, each once; those of the
+                  tail come last
+    loaded_again  (n,) int64: the loaded rows begin with one for each token of `loaded` that is of
+                  the context; then come n rows that read the slots of such rows too, by their
+                  number among these
+    num_loaded    the loaded rows of the context
+    num_tail_shared, num_tail_loaded  tokens of the tail that are used in place, and loaded
     nodes         matched resident nodes, parents before children: lock them while it runs
     ends          per segment the deepest matched node, None where nothing matched
     matched       per segment the number of its leading tokens that matched
+    tail_end      the deepest node of the tail; None where nothing of it is cached
     num_locked    tokens of `nodes`: what they keep from eviction
     """
 
@@ -63,6 +72,9 @@ class RequestPlan:
     matched: list[int] = field(repr=False)
     num_context: int
     num_locked: int
+    num_tail_shared: int = 0
+    num_tail_loaded: int = 0
+    tail_end: Node | None = field(default=None, repr=False)
 
     @property
     def order(self) -> np.ndarray:
@@ -71,7 +83,12 @@ class RequestPlan:
 
     @property
     def num_shared(self) -> int:
-        return len(self.shared_slots)
+        return len(self.shared_slots) - self.num_tail_shared
+
+    @property
+    def num_tail(self) -> int:
+        """Tokens of the tail that are cached."""
+        return self.num_tail_shared + self.num_tail_loaded
 
     @property
     def num_shifted(self) -> int:
@@ -79,7 +96,13 @@ class RequestPlan:
 
     @property
     def num_hits(self) -> int:
-        return len(self.shared_slots) + len(self.shifted) + self.num_loaded
+        """Tokens of the context that are cached."""
+        return self.num_shared + len(self.shifted) + self.num_loaded
+
+    @property
+    def num_moved(self) -> int:
+        """Tokens that need slots before their KV is there: shifted and loaded ones."""
+        return len(self.shifted) + self.num_loaded + self.num_tail_loaded
 
     @property
     def num_missed(self) -> int:
@@ -94,6 +117,7 @@ def plan_request(
     *,
     allow_shift: bool = True,
     allow_load: bool = True,
+    tail_stop: int = 0,
 ) -> RequestPlan:
     """Match `table` below `root` and order its rows.
 
@@ -101,11 +125,20 @@ def plan_request(
     allow_load   False: what is not on the device is computed again, not loaded. Copies are loaded
                  from the fastest tier alone, and only where they were computed at the position
                  wanted
+    tail_stop    index up to which the tail may come from the cache, below `num_tokens`: the engine
+                 computes at least one token; 0: none of it does
 
     Splits a node where a match ends inside it; changes nothing else (hits are counted with
     `KVTree.touch` when the request runs). O(segments + matched nodes) Python, the rest numpy.
     """
-    match = match_segments(tree, root, table, allow_shift=allow_shift, num_tiers=int(allow_load))
+    match = match_segments(
+        tree,
+        root,
+        table,
+        allow_shift=allow_shift,
+        num_tiers=int(allow_load),
+        tail_stop=tail_stop,
+    )
     nodes = match.nodes
     loaded, loaded_starts = match.loadable
     num_context = table.task_start
@@ -117,10 +150,14 @@ def plan_request(
 
     loaded_sizes = np.array([node.num_tokens for node in loaded], np.int64)
     loaded_index = _expand(np.array(loaded_starts, np.int64), loaded_sizes)
+    num_tail_shared = int((index >= num_context).sum())
+    num_tail_loaded = int((loaded_index >= num_context).sum())
     loaded_again = np.empty(0, np.int64)
     if table.has_twins and loaded:
         loaded, rows, loaded_again = _load_once(loaded, loaded_sizes)
         loaded_index = loaded_index[rows]
+    loaded_index = loaded_index[loaded_index < num_context]
+    assert not (num_tail_shared and len(loaded_index))
     moved = np.repeat(home != wanted, sizes)
     if moved.any():
         kept = ~moved
@@ -137,7 +174,7 @@ def plan_request(
     return RequestPlan(
         version=tree.version,
         rows=RowTable.make(
-            shared_index,
+            shared_index[: len(shared_index) - num_tail_shared],
             shifted_index,
             loaded_index,
             num_context=num_context,
@@ -153,6 +190,9 @@ def plan_request(
         matched=match.matched,
         num_context=num_context,
         num_locked=_count_once(nodes) if table.has_twins else int(sizes.sum()),
+        num_tail_shared=num_tail_shared,
+        num_tail_loaded=num_tail_loaded,
+        tail_end=match.tail_end,
     )
 
 

@@ -8,6 +8,7 @@ is joined to others depends on more than one way: it hangs below a root of its o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +17,7 @@ from depcache.cache.node import Node, Root
 from depcache.cache.radix import TOKEN_BYTES, to_key
 from depcache.cache.tree import KVTree
 from depcache.plan.join_key import make_join_keys
+from depcache.plan.tail_key import make_tail_key
 from depcache.prompt.forest import Forest, find_twins
 from depcache.prompt.layout import Layout, token_positions
 
@@ -32,6 +34,7 @@ class SegmentTable:
     placed       (S,) list: position of the segment's first token in this prompt
     positions    (num_tokens,) int64: position of every token, by index
     behind       joined root -> what it is computed behind, see `Root.behind`
+    tail_key     what the tail stands behind, see `make_tail_key`; b"" where it is not cached
     has_twins    two segments with one parent begin with the same token: a cached node may then be
                  met twice in this prompt
     """
@@ -46,6 +49,7 @@ class SegmentTable:
     placed: list[int]
     positions: np.ndarray
     behind: dict[int, bytes] = field(default_factory=dict)
+    tail_key: bytes = field(default=b"", repr=False)
     has_twins: bool = False
 
     @classmethod
@@ -57,16 +61,18 @@ class SegmentTable:
             parents = structure.node_parents
         else:
             starts, lens, parents = structure.starts, structure.lens, structure.parents
+        key = to_key(tokens)
         table = cls(
             num_tokens=forest.num_tokens,
             task_start=forest.task_start,
             tokens=tokens.tolist(),
-            key=to_key(tokens),
+            key=key,
             starts=starts.tolist(),
             stops=(starts + lens).tolist(),
             parents=parents.tolist(),
             placed=positions[starts].tolist(),
             positions=positions,
+            tail_key=make_tail_key(key, forest, layout),
             has_twins=find_twins(tokens, forest) is not None,
         )
         if structure.joins:
@@ -121,6 +127,28 @@ class SegmentTable:
             return root
         assert isinstance(root, Root)
         return tree.root(root.namespace, behind)
+
+    def tail_root(self, tree: KVTree, root: Node) -> Root | None:
+        """What the tail hangs below in `tree`; None where it is not cached.
+
+        root  that of the namespace
+        """
+        if not self.tail_key:
+            return None
+        assert isinstance(root, Root)
+        return tree.root(root.namespace, self.tail_key)
+
+    def leaf_ends(self, ends: Sequence[Node | None]) -> list[Node] | None:
+        """The nodes that the context ends in; None unless all of it is there.
+
+        ends  (S,) the node that each segment ends in
+        """
+        is_leaf = [True] * self.num_segments
+        for parent in self.parents:
+            if parent >= 0:
+                is_leaf[parent] = False
+        found = [end for end, leaf in zip(ends, is_leaf, strict=True) if leaf]
+        return None if None in found else [end for end in found if end is not None]
 
     def path(self, segment: int) -> bytes:
         """Raw int32 tokens from a segment's root to the segment's end."""

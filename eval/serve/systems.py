@@ -80,6 +80,7 @@ KNOWN: dict[str, System] = {
         System(
             "depcache-segments", "dependency", "depcache", settings={"attention_plan": "segments"}
         ),
+        System("depcache-no-tails", "dependency", "depcache", settings={"cache_tails": "false"}),
         System("depcache-host", "dependency", "depcache", settings={"host_ratio": "2"}),
         System("sglang", "flat"),
         System("sglang-lpm", "flat", args=("--schedule-policy", "lpm")),

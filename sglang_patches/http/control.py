@@ -57,6 +57,7 @@ def _explain(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
     """What the plan for a prompt would be now. Changes nothing.
 
     `on_disk` are those of the missed that a request could have brought from disk while it waits.
+    `tail` is of what follows the context, which is in no other number.
     """
     table, root = _table_and_root(cache, question)
     plan = look_up(cache.tree, root, table, num_tiers=1)  # the others only while it waits
@@ -70,6 +71,7 @@ def _explain(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
         "loaded": sum(plan.in_tiers),
         "missed": table.task_start - num_hits,
         "on_disk": num_on_disk,
+        "tail": plan.tail,
         "sources_by_segment": [
             (*parts, stop - start - sum(parts))
             for parts, start, stop in zip(plan.by_segment, table.starts, table.stops, strict=True)
@@ -132,7 +134,7 @@ def _forget(cache: Any, node: Node, top: Node | None) -> int:
     above = node.parent
     num_kept = cache.forget([node])[1]
     while above is not None and above is not top and above.parent is not None:
-        if above.children or above.locks:
+        if above.children or above.tails or above.locks:
             break
         node, above = above, above.parent
         cache.forget([node])

@@ -119,7 +119,7 @@ class Session:
 
     def _compare(self, noted: Noted) -> Totals | None:
         report = noted.report
-        reused = report["shared"] + report["shifted"] + report["loaded"]
+        reused = sum(report[name] for name in ("shared", "shifted", "loaded", "tail"))
         tenant = noted.trace["tenant"]
         own = self._estimate.add(noted.tokens, noted.forest, report["layout"], tenant, reused)
         self._num_skipped += own is None

@@ -15,10 +15,8 @@ from typing import Any
 
 import depcache
 from sglang_patches.observe.stats import describe_tiers
-from sglang_patches.requests.state import NO_FREE_SLOTS, POOL_TOO_SMALL
+from sglang_patches.requests.state import NO_FREE_SLOTS, POOL_TOO_SMALL, SOURCES
 from sglang_patches.version import installed_version
-
-SOURCES = ("shared", "shifted", "loaded", "missed", "plain")
 
 # Words for labels; a sentence that is not here counts as "other".
 _REASONS = {None: "", POOL_TOO_SMALL: "pool_too_small", NO_FREE_SLOTS: "no_free_slots"}
@@ -116,6 +114,9 @@ class PrometheusMetrics(NullMetrics):
 
         tokens = counter("prompt_tokens", "Tokens of dependency prompts by source.", "source")
         self._tokens = {name: tokens.labels(**labels, source=name) for name in SOURCES}
+        self._tail_tokens = counter(
+            "tail_tokens", "Tokens behind the context, counted as plain, that were cached."
+        ).labels(**labels)
         requests = counter("requests", "Requests admitted.", "mode", "reason")
         self._requests = {
             reason: requests.labels(**labels, mode="dependency", reason=reason)
@@ -149,6 +150,8 @@ class PrometheusMetrics(NullMetrics):
         for name, series in self._tokens.items():
             if report[name]:
                 series.inc(report[name])
+        if report["tail"]:
+            self._tail_tokens.inc(report["tail"])
         self._requests[_REASONS.get(report["fallback_reason"], "other")].inc()
         self._plan_seconds.observe(plan_s)
 

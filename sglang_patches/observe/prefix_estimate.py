@@ -12,7 +12,9 @@ cache would have had something from before as well, and nobody knows what.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
 
@@ -91,17 +93,26 @@ class PrefixEstimate:
             above = root if parent < 0 else ends[parent]
             key = table.key[start * TOKEN_BYTES : stop * TOKEN_BYTES]
             ends.append(tree.insert(above, key, np.zeros(stop - start, np.int64), placed).node)
+        num_seen = sum(found.matched)
+        if table.tail_key:
+            # A digest of the context is enough for an estimate, and far shorter.
+            behind = (tenant, layout, blake2b(table.tail_key, digest_size=16).digest())
+            num_tail = self._find_in(tree, behind, table.key[table.task_start * TOKEN_BYTES :])
+            num_seen += num_tail if num_seen == table.task_start else 0
         self._trim(tree)
-        return sum(found.matched)
+        return num_seen
 
     def _find(self, flat: bytes, tenant: str | None) -> int:
         """Leading tokens of a flat prompt that are cached; from now on all are."""
-        tree, root = self._plain, self._plain.root(tenant)
-        num_tokens = len(flat) // TOKEN_BYTES
-        nodes, found = tree.walk(root, flat)
+        found = self._find_in(self._plain, tenant, flat)
+        self._trim(self._plain)
+        return found
+
+    def _find_in(self, tree: KVTree, namespace: Hashable, key: bytes) -> int:
+        root, num_tokens = tree.root(namespace), len(key) // TOKEN_BYTES
+        nodes, found = tree.walk(root, key)
         _use(tree, nodes)
-        tree.insert(root, flat, np.zeros(num_tokens, np.int64), 0)
-        self._trim(tree)
+        tree.insert(root, key, np.zeros(num_tokens, np.int64), 0)
         return min(found, num_tokens - 1)  # the last token is always computed
 
     def _trim(self, tree: KVTree) -> None:

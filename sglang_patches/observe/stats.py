@@ -7,6 +7,7 @@ from typing import Any
 
 from depcache.cache import Node
 from depcache.cache.radix import to_tokens
+from sglang_patches.requests.state import SOURCES
 from sglang_patches.tiers.host.pool import bytes_per_token
 from sglang_patches.tiers.names import DEVICE, DISK, HOST
 
@@ -22,9 +23,7 @@ def make_stats(cache: Any) -> dict[str, Any]:
     return {
         "eviction_policy": tree.policy.name,
         "requests": {name: counters[name] for name in counters if name.endswith("requests")},
-        "tokens": {
-            name: counters[name] for name in ("shared", "shifted", "loaded", "missed", "plain")
-        },
+        "tokens": {name: counters[name] for name in (*SOURCES, "tail")},
         "measured": cache.bandwidth.describe(),
         "waiting_requests": len(cache.waiting_queue),
         "known_nodes": tree.num_nodes,

@@ -9,9 +9,11 @@ Who owns the slot of a row:
 
     row   0 ....... num_shared ....... num_hits ........... task_start ....... n .......
           | shared    | shifted copies   | missed context     | task           | output |
-          | tree      | request          | tree, once cached  | request        | request|
+          | tree      | request          | tree, once cached  | see below      |        |
 
-Loaded hits, behind the shifted ones, are the tree's.
+Loaded hits, behind the shifted ones, are the tree's. Task and output, the tail, are the request's
+until they are cached behind the context, which is possible where all of it is the tree's: the task
+when it is computed, the output at the end.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from typing import Any
 import numpy as np
 
 from depcache.cache import KVTree, Node
+from depcache.cache.radix import to_key
 from depcache.errors import PromptError
-from depcache.plan import ContextInsertion, RequestPlan, plan_request
+from depcache.plan import Offer, RequestPlan, plan_request
 from depcache.prompt.wire import PREFIX as WIRE_PREFIX
 from depcache.prompt.wire import WireIds, parse_wire
 from sglang_patches import compat
@@ -36,6 +39,7 @@ from sglang_patches.requests.state import (
     ATTRIBUTE,
     NO_FREE_SLOTS,
     POOL_TOO_SMALL,
+    SOURCES,
     FirstSlice,
     Handle,
     PendingCopy,
@@ -119,14 +123,17 @@ class DependencyRequests:
         on_request: Callable[[dict[str, Any], float], None],
         *,
         reencodes: bool = True,
+        caches_tails: bool = True,
     ) -> None:
         """What SGLang's cache hands over to.
 
         on_request  called with the report of a request and the seconds spent on its plan
         reencodes   False copies shifted hits as they are, which gives worse answers
+        caches_tails  False leaves what follows the context out of the cache
         """
         self.counters = dict.fromkeys(
-            ("requests", "shared", "shifted", "loaded", "missed", "plain", "shift_fallbacks"), 0
+            ("requests", *SOURCES, "tail", "shift_fallbacks"),
+            0,
         )
         self.num_private = 0  # slots of shifted copies
         self.watch = Watch()
@@ -136,6 +143,7 @@ class DependencyRequests:
         self._bandwidth = bandwidth
         self._on_request = on_request
         self._reencodes = reencodes
+        self._caches_tails = caches_tails
         # Requests whose copies are allocated but not launched; id -> (request, state).
         self._pending: dict[int, tuple[Request, RequestState]] = {}
 
@@ -159,10 +167,11 @@ class DependencyRequests:
         return plan
 
     def _make_plan(self, req: Request, state: RequestState) -> RequestPlan:
-        plan = self._plan(state)
-        if plan.num_loaded and not self._bandwidth.should_load(plan.num_loaded, HOST):
+        plan = self._plan(req, state)
+        num_loaded = plan.num_loaded + plan.num_tail_loaded
+        if num_loaded and not self._bandwidth.should_load(num_loaded, HOST):
             state.allow_load = False
-            plan = self._plan(state)
+            plan = self._plan(req, state)
         if not plan.num_shifted:
             return plan
         # A shifted hit takes a slot of its own while its source stays locked. If that cannot
@@ -175,21 +184,25 @@ class DependencyRequests:
         rows = state.num_tokens + len(req.output_ids) - plan.num_shared
         if plan.num_locked + rows + new + 1 < self._slots.capacity:
             return plan
-        return self._plan_without_shift(state, POOL_TOO_SMALL)
+        return self._plan_without_shift(req, state, POOL_TOO_SMALL)
 
-    def _plan_without_shift(self, state: RequestState, reason: str) -> RequestPlan:
+    def _plan_without_shift(self, req: Request, state: RequestState, reason: str) -> RequestPlan:
         state.allow_shift = False
         state.fallback_reason = reason
         self.counters["shift_fallbacks"] += 1
-        return self._plan(state)
+        return self._plan(req, state)
 
-    def _plan(self, state: RequestState) -> RequestPlan:
+    def _plan(self, req: Request, state: RequestState) -> RequestPlan:
+        tail_stop = state.num_tokens - 1 if self._caches_tails else 0
+        if req.return_logprob and req.logprob_start_len >= 0:
+            tail_stop = min(tail_stop, req.logprob_start_len)  # those from there on are computed
         return plan_request(
             self._tree,
             self._tree.root(state.namespace),
             state.table,
             allow_shift=state.allow_shift,
             allow_load=state.allow_load,
+            tail_stop=tail_stop,
         )
 
     # -- shifted and loaded hits: what SGLang calls load-back --------------------------------
@@ -202,10 +215,11 @@ class DependencyRequests:
         step in flight: only a copy in stream order is right. When no slots are left the request
         is planned again without moves.
         """
-        assert state.plan is not None
-        plan = state.plan
+        assert (plan := state.plan) is not None
         if plan.loaded:
             assert self._host is not None
+            if plan.num_tail_loaded:
+                self._hang_tail(state, plan)
             targets = self._host.load(plan.loaded, plan.num_shifted, self._slots.alloc)
         else:
             targets = self._slots.alloc(plan.num_shifted)
@@ -216,8 +230,10 @@ class DependencyRequests:
             self._tree.lock(plan.loaded)
             state.handle.nodes += plan.loaded
             state.num_loaded = plan.num_loaded
-            assert state.insertion is not None
+            state.num_tail_loaded = plan.num_tail_loaded
+            assert state.insertion is not None and state.tail is not None
             state.insertion.own_loaded()
+            state.tail.own_loaded()
         if plan.num_shifted:
             shifted = plan.shifted
             state.pending = PendingCopy(
@@ -231,7 +247,8 @@ class DependencyRequests:
             self._pending[id(state)] = (req, state)
         if len(plan.loaded_again):
             again = targets[plan.num_shifted + plan.loaded_again]
-            targets = np.concatenate((targets, again))
+            tail_start = len(targets) - plan.num_tail_loaded  # rows of the tail come last
+            targets = np.concatenate((targets[:tail_start], again, targets[tail_start:]))
         return targets
 
     def plan_without_moves(self, req: Request, state: RequestState, reason: str) -> None:
@@ -241,10 +258,16 @@ class DependencyRequests:
         """
         self.release_pending(state)
         state.allow_load = False
-        plan = self._plan_without_shift(state, reason)
+        plan = self._plan_without_shift(req, state, reason)
         state.start(self._tree, plan)
         _permute(req, state, plan)
         compat.set_prefix(req, self._slots.to_device(plan.shared_slots))
+
+    def _hang_tail(self, state: RequestState, plan: RequestPlan) -> None:
+        root = state.table.tail_root(self._tree, self._tree.root(state.namespace))
+        context = state.table.leaf_ends(plan.ends)
+        assert root is not None and context is not None
+        self._tree.hang(root, context)
 
     def take_pending(self, state: RequestState) -> PendingCopy | None:
         """Hand the copies of `state` to the forward pass that is being launched."""
@@ -285,31 +308,35 @@ class DependencyRequests:
     # -- inserting ---------------------------------------------------------------------------
 
     def cache_unfinished(self, req: Request, state: RequestState) -> None:
-        """Cache the context that is computed so far."""
+        """Cache what is computed so far."""
         assert state.insertion is not None
+        assert state.tail is not None
         num_rows = req.extend_range.end
         self._begin(req, state)
-        self._insert_context(req, state, state.insertion, num_rows)
+        self._insert(req, state, num_rows)
         if state.trace is not None and num_rows <= state.num_tokens:
             state.trace["done_s"] = time.perf_counter()  # so far: the next chunk may be the last
         compat.set_prefix(req, self._slots.row_on_device(req, num_rows))
-        compat.set_protected_len(req, int(state.insertion.owned.sum()) + state.num_private)
+        num_owned = int(state.insertion.owned.sum()) + state.tail.num_owned
+        compat.set_protected_len(req, num_owned + state.num_private)
 
     def cache_finished(
         self, req: Request, state: RequestState, is_insert: bool, num_rows: int
     ) -> list[Node]:
         """Give back the rows of a request that ended; the nodes it has used."""
-        insertion = state.insertion
-        if insertion is None:  # ended before it was ever matched
+        insertion, tail = state.insertion, state.tail
+        if insertion is None or tail is None:  # ended before it was ever matched
             self._slots.free(self._slots.row(req, num_rows))
             return []
         self._begin(req, state)
         if is_insert:
-            self._insert_context(req, state, insertion, num_rows)
-        # Rows behind the context, shifted copies and duplicates are the request's own.
+            self._insert(req, state, num_rows)
+        # Shifted copies, and rows that the tree did not take, are the request's own.
         is_own = np.ones(num_rows, bool)
         num_prompt = min(num_rows, state.num_tokens)
         is_own[:num_prompt] = ~insertion.owned[:num_prompt]
+        task_start = state.table.task_start
+        is_own[task_start : task_start + tail.num_owned] = False
         self._slots.free(self._slots.row(req, num_rows)[is_own])
         self.num_private -= state.num_private
         nodes = state.handle.nodes
@@ -331,7 +358,7 @@ class DependencyRequests:
         state.is_reported = True
         report = state.report()
         self.counters["requests"] += 1
-        for name in ("shared", "shifted", "loaded", "missed", "plain"):
+        for name in (*SOURCES, "tail"):
             self.counters[name] += report[name]
         told = report
         if self.watch.is_on:
@@ -341,14 +368,23 @@ class DependencyRequests:
         self._on_request(report, state.plan_s)
         logger.debug("rid=%s %s plan_ms=%.3f", req.rid, to_log(report), 1000 * state.plan_s)
 
-    def _insert_context(
-        self, req: Request, state: RequestState, insertion: ContextInsertion, num_rows: int
-    ) -> None:
+    def _insert(self, req: Request, state: RequestState, num_rows: int) -> None:
         """Offer the rows [.., num_rows) that are not in the tree yet."""
-        next_row = insertion.next_row
-        if next_row is None or next_row >= num_rows:
-            return  # without reading the row from the device
-        offer = insertion.offer(num_rows, self._slots.row(req, num_rows))
+        assert state.insertion is not None
+        assert state.tail is not None
+        next_row = state.insertion.next_row
+        task_start = state.table.task_start
+        if next_row is not None and next_row < num_rows:
+            self._take(req, state, state.insertion.offer(num_rows, self._slots.row(req, num_rows)))
+        # Else the row is not read from the device.
+        if self._caches_tails and state.tail.is_open(num_rows - task_start):
+            prompt = np.frombuffer(req.origin_input_ids, np.int64)[task_start:]
+            answer = np.frombuffer(array("q", req.output_ids), np.int64)
+            tokens = np.concatenate((prompt, answer))[: num_rows - task_start]
+            slots = self._slots.row(req, num_rows)[task_start:]
+            self._take(req, state, state.tail.offer(to_key(tokens), slots))
+
+    def _take(self, req: Request, state: RequestState, offer: Offer) -> None:
         state.handle.nodes += offer.taken
         for duplicate in offer.duplicates:
             self._slots.write_row(req, duplicate.row, duplicate.cached)

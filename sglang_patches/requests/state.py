@@ -13,13 +13,16 @@ from typing import Any
 import numpy as np
 
 from depcache.cache import KVTree, Node
-from depcache.plan import ContextInsertion, RequestPlan, SegmentTable
+from depcache.plan import ContextInsertion, RequestPlan, SegmentTable, TailInsertion
 from depcache.prompt.wire import WireIds, forest_from_wire
 from flashinfer_masks.visibility import Structure
 from sglang_patches.contract import Request
 from sglang_patches.requests.tenants import Namespace
 
 ATTRIBUTE = "depcache"
+
+SOURCES = ("shared", "shifted", "loaded", "missed", "plain")
+"""Counts of a report that add up to the prompt. `tail` counts those of `plain` that were cached."""
 
 # Why a request reuses less than the tree has; `fallback_reason` in its report.
 POOL_TOO_SMALL = "the pool is too small to move cached rows"
@@ -82,9 +85,11 @@ class RequestState:
     decode_offset   position of row r >= num_tokens is r + decode_offset
     plan            None before the first match and after a retraction
     insertion       how the context gets into the tree; None whenever `plan` is
+    tail            how what follows gets there; the same
     pending         copies allocated but not launched
     num_private     slots allocated for shifted copies, freed with the request's rows
-    num_loaded      tokens brought back from host memory for this request
+    num_loaded      context tokens brought back from host memory for this request
+    num_tail_loaded  tokens of the tail brought back for it
     is_running      the request was admitted and holds its handle's locks
     plan_s          seconds spent so far on preparing, matching and planning it
     trace           what is told of it to whoever watches; None while nobody does
@@ -101,9 +106,11 @@ class RequestState:
     allow_load: bool = True
     handle: Handle = field(default_factory=lambda: Handle([]))
     insertion: ContextInsertion | None = None
+    tail: TailInsertion | None = None
     pending: PendingCopy | None = None
     num_private: int = 0
     num_loaded: int = 0
+    num_tail_loaded: int = 0
     is_running: bool = False
     fallback_reason: str | None = None
     is_reported: bool = False
@@ -138,23 +145,27 @@ class RequestState:
         """Take over a fresh plan; forget what an earlier one had set up."""
         self.plan = plan
         self.handle = Handle(list(plan.nodes))
+        num_computed = self.num_tokens - plan.num_hits - plan.num_tail
         self.insertion = ContextInsertion(
             tree,
             self.namespace,
             self.table,
             plan,
-            num_computed=self.num_tokens - plan.num_hits,
+            num_computed=num_computed,
             is_exact=self.is_exact,
         )
-        self.num_loaded = 0
+        self.tail = TailInsertion(
+            tree, self.namespace, self.table, plan, self.insertion, num_computed=num_computed
+        )
+        self.num_loaded = self.num_tail_loaded = 0
         self.is_running = False
 
     def forget_plan(self) -> None:
         """Back to the state before the first match; the prompt itself is kept."""
-        self.plan = self.insertion = None
+        self.plan = self.insertion = self.tail = None
         self.handle = Handle([])
         self.pending = None
-        self.num_private = self.num_loaded = 0
+        self.num_private = self.num_loaded = self.num_tail_loaded = 0
         self.is_running = False
 
     def row_positions(self, start: int, stop: int) -> np.ndarray:
@@ -168,7 +179,7 @@ class RequestState:
         return positions
 
     def report(self) -> dict[str, Any]:
-        """The reply's `metadata.depcache`: how many context tokens came from where."""
+        """The reply's `metadata.depcache`: how many tokens came from where."""
         plan = self.plan
         assert plan is not None
         num_shifted = self.num_private
@@ -181,6 +192,7 @@ class RequestState:
             "loaded": self.num_loaded,
             "missed": plan.num_context - plan.num_shared - num_shifted - self.num_loaded,
             "plain": self.num_tokens - plan.num_context,
+            "tail": plan.num_tail_shared + self.num_tail_loaded,
             "fallback_reason": self.fallback_reason,
         }
 

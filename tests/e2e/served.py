@@ -65,7 +65,9 @@ class Served:
         logprobs, reuse = shifts.score(prompt, result["output_ids"])
         self._accept(prompt, result, logprobs)
         assert reuse_of(result) == (reuse.shared, reuse.shifted, reuse.missed)
-        assert result["meta_info"]["cached_tokens"] == reuse.shared + reuse.shifted
+        num_tail = result["meta_info"]["depcache"]["tail"]
+        assert num_tail == 0 or (prompt.layout == "tree" and not reuse.missed)
+        assert result["meta_info"]["cached_tokens"] == reuse.shared + reuse.shifted + num_tail
 
     def ask_in_turn(self, prompts: Sequence[TreePrompt], num_new: int = 6) -> list[dict[str, Any]]:
         """Answers to one prompt after the other on an empty cache, judged as its layout asks.

@@ -86,7 +86,7 @@ function show(told) {
       "p",
       null,
       make("strong", null, `${count(reusedOf(told))} of ${plural(all, "context token")} cached now.`),
-      ` ${plural(told.missed + told.plain, "token")} would be computed, the task among them.${later}`,
+      ` ${plural(told.missed + told.plain - told.tail, "token")} would be computed, the end of the task among them.${later}`,
     ),
     fillBar(make("div", { class: "bar tall" }), told),
     legend(told),

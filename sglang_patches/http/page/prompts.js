@@ -82,7 +82,7 @@ function showDetail(prompt) {
 
 function summary(prompt) {
   const parts = [
-    `${count(prompt.missed + prompt.plain)} of ${plural(prompt.prompt_tokens, "token")} computed`,
+    `${count(prompt.missed + prompt.plain - prompt.tail)} of ${plural(prompt.prompt_tokens, "token")} computed`,
     prompt.compared && `a plain prefix cache: ${count(prompt.compared.plain_computed)} of ${count(prompt.compared.flat_tokens)} (estimated)`,
     prompt.ttft_ms !== null && `first token after ${milliseconds(prompt.ttft_ms)}`,
     `layout ${prompt.layout}`,

@@ -17,7 +17,7 @@ export function makeTree(told, label) {
   const isOpen = told.table.length <= MANY;
   const tree = make("ul", { class: "tree", role: "tree", "aria-label": label });
   const system = { ...told.system, segment: -1, text: told.system.text.trim() || "(no system)" };
-  tree.append(item(system, children, 1, true, isOpen, "system"), taskItem(told.task));
+  tree.append(item(system, children, 1, true, isOpen, "system"), taskItem(told.task, told.tail ?? 0));
   tree.querySelector('[role="treeitem"]').tabIndex = 0;
   tree.addEventListener("keydown", onKey);
   tree.addEventListener("click", onClick);
@@ -53,7 +53,8 @@ function item(row, children, level, isOpen, opensBelow, kind) {
   return node;
 }
 
-function taskItem(task) {
+function taskItem(task, numCached) {
+  const cached = { class: "badge shared", title: "of a conversation or an agent's prompt before" };
   return make(
     "li",
     { role: "treeitem", tabindex: "-1", "aria-level": 1, class: "task" },
@@ -66,7 +67,8 @@ function taskItem(task) {
       make(
         "span",
         { class: "badges" },
-        make("span", { class: "badge plain", title: "always computed" }, `computed ${count(task.num_tokens)}`),
+        numCached ? make("span", cached, `cached ${count(numCached)}`) : null,
+        make("span", { class: "badge plain" }, `computed ${count(task.num_tokens - numCached)}`),
       ),
     ),
   );

@@ -17,6 +17,7 @@ from depcache.prompt.layout import LAYOUTS
 from sglang_patches.requests.tenants import Namespace
 from sglang_patches.tiers.disk.tier import DiskTier
 from sglang_patches.tiers.disk.value import DiskRef, Entry
+from sglang_patches.tiers.disk.worth import is_for_disk
 
 
 class FoundValues:
@@ -51,6 +52,8 @@ class FoundValues:
 
     def attach(self, root: Root) -> None:
         """Hang what is there for the new root below it."""
+        if not is_for_disk(root):  # a digest of its context would be made, and kept, for nothing
+            return
         entries = self._unclaimed.pop(self._digest(*root.identity), None)
         # What a value hangs below begins further up, but may end further down: a node that was
         # stored whole and split later.

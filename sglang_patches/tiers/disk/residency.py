@@ -23,13 +23,11 @@ from sglang_patches.tiers.disk.tier import DiskTier
 from sglang_patches.tiers.disk.transfer import Transfer
 from sglang_patches.tiers.disk.value import DiskRef, Entry
 from sglang_patches.tiers.disk.waits import DiskWaits
+from sglang_patches.tiers.disk.worth import WRITE_POLICIES, is_for_disk
 from sglang_patches.tiers.host.residency import HostResidency
 from sglang_patches.tiers.names import DISK, HOST
 
 logger = logging.getLogger("depcache")
-
-WRITE_POLICIES = {"write_back": None, "write_through_selective": 2, "write_through": 1}
-"""SGLang's names -> uses after which a node is written although it is still on the device."""
 
 # This share of the host's slots may be on the way from the device to the disk at a time.
 TRANSIT_SHARE = 1 / 16
@@ -142,7 +140,7 @@ class DiskResidency(Tier):
         """Write whatever is on the device or the host and not on disk; the number of tokens."""
         for node in self._tree.nodes():
             if DISK not in node.copies and (node.slots is not None or node.copies):
-                self._to_write[node] = None
+                self._write_later(KVTree.path(node))
         self.poll()
         return self.num_waiting
 
@@ -166,6 +164,8 @@ class DiskResidency(Tier):
         return []
 
     def _write_later(self, path: list[Node]) -> None:
+        if not path or not is_for_disk(path[-1].parent):
+            return
         # Parents first: without them a value is of no use after a restart.
         for node in reversed(path):
             if DISK not in node.copies and node not in self._in_store:

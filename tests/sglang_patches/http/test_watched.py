@@ -38,7 +38,7 @@ def make_noted(first: int = 10, num_task: int = 1) -> tuple[dict[str, Any], dict
     }
     report = {"layout": "tree", "prompt_tokens": len(tokens), "context_tokens": 6}
     report |= dict(zip(NAMES, sources.sum(axis=0).tolist(), strict=True))
-    return report | {"plain": num_task, "fallback_reason": None}, trace
+    return report | {"plain": num_task, "tail": 0, "fallback_reason": None}, trace
 
 
 @pytest.fixture
@@ -75,6 +75,18 @@ def test_nothing_is_remembered_when_nobody_looks(
     # Another watch begins with nothing.
     prompts.note(*make_noted(), began_s=None)
     assert keep_on(prompts).name != session.name
+
+
+def test_a_tail_that_was_cached_is_not_counted_as_computed(prompts: WatchedPrompts) -> None:
+    """As far as an earlier prompt that was watched had it, as for the facts."""
+    session = keep_on(prompts)
+    report, trace = make_noted(num_task=4)
+    warm = {**report, "shared": 6, "missed": 0, "tail": 3}
+    for each in (report, warm):
+        prompts.note(each, trace, began_s=None)
+    first, second = read(session)["prompts"]
+    assert first["compared"]["computed"] == 10  # what it had was from before
+    assert second["compared"]["computed"] == 1
 
 
 def test_all_is_forgotten_when_the_last_question_is_long_ago(

@@ -350,7 +350,8 @@ def test_a_source_that_begins_anew_does_not_lower_a_counter() -> None:
 def test_an_unknown_reason_is_no_label() -> None:
     metrics, get = make_recorder({}, {"plain_requests": 0, "rejected_requests": 0})
     report = {**dict.fromkeys(SOURCES, 0), "fallback_reason": "tenant 'x' has too many rows"}
-    metrics.note_request(report, 0.0003)
+    metrics.note_request({**report, "plain": 5, "tail": 2}, 0.0003)
+    assert get("tail_tokens_total") == 2
     assert get("requests_total", mode="dependency", reason="other") == 1
     assert get("plan_seconds_bucket", le="0.0002") == 0
     assert get("plan_seconds_bucket", le="0.0005") == 1

@@ -48,6 +48,7 @@ def test_it_finds_the_longest_beginning_that_an_earlier_prompt_has(
     estimate = PrefixEstimate()
     earlier: list[tuple[list[int], str | None]] = []
     seen: set[tuple[str | None, str, tuple[int, ...]]] = set()
+    tails: list[tuple[list[int], object]] = []
     for prompt, tenant in asked:
         own = estimate.add(
             np.array(prompt.tokens, np.int64),
@@ -62,7 +63,13 @@ def test_it_finds_the_longest_beginning_that_an_earlier_prompt_has(
         assert own.flat_tokens == len(flat)
         assert own.plain_computed == len(flat) - min(found, len(flat) - 1)
         keys = [(tenant, prompt.layout, key) for key in prompt.keys if key is not None]
-        assert own.computed == prompt.num_tokens - sum(key in seen for key in keys)
+        # Behind the same context, in the layout that moves nothing, the task is reused as well.
+        context = (tenant, prompt.layout, prompt.system, prompt.trees)
+        behind = [common(prompt.task, other) for other, where in tails if where == context]
+        num_tail = min(max(behind or [0]), len(prompt.task) - 1)
+        num_seen = sum(key in seen for key in keys) + num_tail * (prompt.layout == "tree")
+        assert own.computed == prompt.num_tokens - num_seen
+        tails.append((prompt.task, context))
         earlier.append((flat, tenant))
         seen.update(keys)
     assert estimate.totals.prompts == len(asked)

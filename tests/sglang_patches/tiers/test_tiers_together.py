@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from depcache.cache.radix import to_key, to_tokens
 from depcache.plan import SegmentTable, match_segments
 from sglang_patches.tiers.disk.value import Entry
 from tests.sglang_patches.tiers.disk.backends import BEHAVIOUR, Behaviour
-from tests.sglang_patches.tiers.world import HOST_TOKENS, IDENTITIES, World, run
+from tests.sglang_patches.tiers.world import DEVICE_TOKENS, HOST_TOKENS, IDENTITIES, World, run
 
 pytestmark = pytest.mark.sglang
 
@@ -59,14 +60,32 @@ def make_world(folder: Path, name: str) -> World:
     return world
 
 
-def cache(world: World, tokens: list[int], home: int = 0) -> Node:
-    """Compute and cache `tokens` of the namespace whose keys move."""
-    identity = IDENTITIES[2]
+def cache(
+    world: World, tokens: list[int], home: int = 0, identity: tuple[Any, bytes] = IDENTITIES[2]
+) -> Node:
+    """Compute and cache `tokens`, of the namespace whose keys move unless another is named."""
     slots = world.alloc(len(tokens))
     assert slots is not None
     world.compute(identity, tokens, slots, home)
     root = world.tree.root(*identity)
     return world.tree.insert(root, to_key(np.array(tokens)), slots, home).node
+
+
+def test_a_tail_goes_to_host_memory_and_never_to_disk(tmp_path: Path) -> None:
+    world = make_world(tmp_path, "tail")
+    fact, tail = (cache(world, [1, 2, 3], identity=each) for each in (IDENTITIES[0], IDENTITIES[4]))
+    assert tail.root.is_tail
+    world.disk.note_used([fact, tail] * 2)
+    world.disk.write_all()
+    for slots in world.tree.tiers.evict(world.tree, DEVICE_TOKENS):
+        world.free |= set(slots.tolist())
+    world.check_at_rest()
+    world.check()
+    assert {*fact.copies} == {"host", "disk"}
+    assert {*tail.copies} == {"host"}
+    assert world.disk.tier.num_values == 1
+    assert world.disk.num_waiting == 0
+    world.disk.tier.close(5)
 
 
 def test_slots_that_a_store_reads_are_not_given_away(tmp_path: Path) -> None:

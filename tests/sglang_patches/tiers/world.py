@@ -18,6 +18,7 @@ import torch
 
 from depcache.cache import KVTree, Node, make_policy
 from depcache.cache.invariants import check_tree
+from depcache.cache.node import TAIL_MARK
 from depcache.cache.radix import to_key, to_tokens
 from depcache.plan import SegmentTable, match_segments
 from sglang_patches.requests.tenants import Namespace
@@ -39,6 +40,7 @@ IDENTITIES = (
     (Namespace("salt"), b""),
     (Namespace(None, "sequential"), b""),
     (Namespace(None), b"behind"),
+    (Namespace(None), TAIL_MARK + b"a context"),
 )
 """The identities of the roots; see `Root.identity`."""
 
