@@ -210,12 +210,12 @@ class DependencyRequests:
     def load_back(self, req: Request, state: RequestState) -> np.ndarray:
         """Allocate and return the slots of the shifted and loaded hits.
 
-        The copies run with the prefill. SGLang calls this after admission and under the lock of
-        the handle. A source may still be written, and a free slot still be read, by the
-        step in flight: only a copy in stream order is right. When no slots are left the request
-        is planned again without moves.
+        The copies run with the prefill. SGLang calls this after admission, under the handle's lock.
+        A source may still be written, and a free slot still be read, by the step in flight: only a
+        copy in stream order is right. Without slots the request is planned again without moves.
         """
-        assert (plan := state.plan) is not None
+        assert state.plan is not None
+        plan = state.plan
         if plan.loaded:
             assert self._host is not None
             if plan.num_tail_loaded:
