@@ -31,6 +31,7 @@ WITHOUT_FILE = {
     "docs/use/recognise.md: Rules": "a limit, not a measurement",
 }
 FIGURE = re.compile(r"\d\s?(?:ms|%|s|GB/s|times|x)(?!\w)")
+WHY_NOT = ("was not written down", "is not in this history")
 CITED = re.compile(r"eval/results/([\w.*-]*\w)")
 
 
@@ -62,6 +63,25 @@ def test_a_result_says_how_and_when_and_with_what_it_was_measured(file: Path) ->
     assert re.fullmatch(r"[0-9a-f]{40}", about["commit"])
     assert date.fromisoformat(about["date"])
     assert re.fullmatch(r"3\.\d+\.\d+", about["versions"]["python"])
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_a_result_is_of_a_clean_commit_or_its_page_says_what_is_wrong_with_it(
+    file: Path,
+) -> None:
+    report: dict[str, Any] = json.loads(report_of(file).read_text(encoding="utf-8"))
+    about: dict[str, Any] = report.get("manifest", report)
+    if "note" not in about:
+        assert about["dirty"] is False
+        return
+    [why] = [why for why in WHY_NOT if why in about["note"]]
+    pages = {
+        ROOT / page
+        for pattern, pages in cited_names().items()
+        if file in RESULTS.glob(pattern)
+        for page in pages
+    }
+    assert any(why in page.read_text(encoding="utf-8") for page in pages)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
