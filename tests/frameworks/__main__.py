@@ -139,8 +139,9 @@ def make_environment(folder: Path, framework: Framework) -> Path:
         _say(f"installing {', '.join(framework.packages)}")
         venv.create(folder, with_pip=True, clear=True)
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, *framework.packages], check=True)
-        subprocess.run([*pip, str(ROOT)], check=True)
+        alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        subprocess.run([*pip, *framework.packages], check=True, env=alone)
+        subprocess.run([*pip, str(ROOT)], check=True, env=alone)
         done.write_text(wanted)
     return python
 
