@@ -10,10 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import httpx
 
+from depcache.serving.launch import find_gpu, make_launch
 from depcache.serving.process import find_free_port
 from tests.helpers.ends import SLOWEST_S
 from tests.helpers.forked import fork_server
@@ -70,22 +72,36 @@ def start_server(
 
 
 @contextmanager
-def start_serve(model: Path | str, *flags: str, log: Path) -> Iterator[str]:
+def start_serve(
+    model: Path | str, *flags: str, log: Path, by_command: bool = False
+) -> Iterator[str]:
     """Run a server as `depcache serve MODEL` does; gives its address.
 
     flags, log  as of `start_server`
+    by_command  run the command itself; else what it would run is forked from a process that has
+                imported SGLang already, which saves half a minute
     """
     port = find_free_port()
-    command = [sys.executable, "-m", "depcache.cli.main", "serve", str(model)]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--max-total-tokens", "16384"]
-    command += ["--skip-server-warmup", "--log-level", "warning", *flags]
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+    arguments = ["--host", "127.0.0.1", "--port", str(port), "--max-total-tokens", "16384"]
+    arguments += ["--skip-server-warmup", "--log-level", "warning", *flags]
+    log.write_bytes(b"")
+    if by_command:
+        command = [sys.executable, "-m", "depcache.cli.main", "serve", str(model), *arguments]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command, stdout=output, stderr=output, start_new_session=True
+            )
+        exit_code, wait = process.poll, process.wait
+    else:
+        given = [flag for flag in arguments if flag != "--stock"]
+        launch = make_launch(given, model=str(model), stock="--stock" in flags, has_gpu=find_gpu())
+        process = fork_server(launch.argv[3:], {**os.environ, **launch.env}, log)
+        exit_code, wait = partial(getattr, process, "exitcode"), process.join
     try:
-        with _ready(port, process.poll, log):
+        with _ready(port, exit_code, log):
             yield f"http://127.0.0.1:{port}"
     finally:
-        _end(process.pid, process.wait)
+        _end(process.pid, wait)
 
 
 @contextmanager

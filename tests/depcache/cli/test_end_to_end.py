@@ -35,7 +35,8 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def url(model, tmp_path_factory):
-    with start_serve(model, log=tmp_path_factory.mktemp("server") / "log") as url:
+    log = tmp_path_factory.mktemp("server") / "log"
+    with start_serve(model, log=log, by_command=True) as url:
         yield url
 
 
