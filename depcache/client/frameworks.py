@@ -17,6 +17,8 @@ from depcache.client.transport import async_httpx_client, httpx_client
 from depcache.errors import ConfigError, shorten
 
 SYNC, ASYNC = "sync", "async"
+KEPT_OPEN = "kept open"
+"""An asynchronous client for a framework that closes its client after each call."""
 
 FRAMEWORKS: dict[str, dict[str, str]] = {
     "openai": {"http_client": SYNC},
@@ -24,7 +26,7 @@ FRAMEWORKS: dict[str, dict[str, str]] = {
     "llamaindex": {"http_client": SYNC, "async_http_client": ASYNC},
     "langchain": {"http_client": SYNC, "http_async_client": ASYNC},
     "neo4j-graphrag": {"http_client": SYNC},
-    "lightrag": {"openai_client_configs.http_client": ASYNC},
+    "lightrag": {"openai_client_configs.http_client": KEPT_OPEN},
 }
 """A framework to its keyword arguments, a dot before the key of a mapping, and what they hold."""
 
@@ -37,7 +39,8 @@ def clients(framework: str, **options: Any) -> dict[str, Any]:
 
     framework  openai, openai-async, llamaindex (`OpenAILike`), langchain (`ChatOpenAI`),
                neo4j-graphrag (`OpenAILLM`, which takes a client for its synchronous calls alone),
-               lightrag (`openai_complete_if_cache`; by its signature, nobody has run it here)
+               lightrag (`openai_complete_if_cache`, for all its calls: LightRAG closes the
+               client it is given after each one, so this one stays open)
     options    of `httpx_client` and `async_httpx_client`
 
     Raises ConfigError for another name.
@@ -108,4 +111,13 @@ def _get(holder: Any, name: str) -> Any:
 
 
 def _make(kind: str, options: dict[str, Any]) -> Any:
-    return httpx_client(**options) if kind == SYNC else async_httpx_client(**options)
+    if kind == SYNC:
+        return httpx_client(**options)
+    client = async_httpx_client(**options)
+    if kind == KEPT_OPEN:
+        client.aclose = _stay_open
+    return client
+
+
+async def _stay_open() -> None:
+    pass

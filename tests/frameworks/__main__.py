@@ -101,6 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--folder", type=Path, default=ROOT / ".frameworks", help="where environments are kept")
     add("--json", type=Path, help="file for the table")
     args = parser.parse_args(argv)
+    args.command = "make test-frameworks"
     started = time.monotonic()
     pythons = {name: make_environment(args.folder / name, FRAMEWORKS[name]) for name in args.only}
     versions = {name: _versions(pythons[name], FRAMEWORKS[name]) for name in args.only}
@@ -163,7 +164,7 @@ def run_program(
         [str(python), str(PROGRAMS / framework.program)],
         env=environment, capture_output=True, text=True, timeout=PROGRAM_S, check=False,
     )  # fmt: skip
-    if done.returncode:
+    if done.returncode or "Traceback" in done.stderr:
         _say(f"{framework.program} ended with {done.returncode}:\n{done.stderr[-3000:]}")
     lines = [line for line in done.stdout.splitlines() if line.startswith("SAID ")]
     told = [json.loads(line.removeprefix("SAID ")) for line in lines]

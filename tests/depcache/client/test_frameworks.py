@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -12,7 +13,7 @@ from openai.types.chat import ChatCompletion
 
 import depcache
 from depcache.client.frameworks import FRAMEWORKS
-from depcache.client.reply import ReuseReport
+from depcache.client.reply import Reply, ReuseReport
 from depcache.client.transport import AsyncDepCacheTransport, DepCacheTransport
 from tests.depcache.client.fake_server import REPORT
 
@@ -49,6 +50,13 @@ def test_the_openai_sdk_takes_them() -> None:
     )
 
 
+def test_the_client_of_lightrag_survives_that_it_closes_it_after_each_call() -> None:
+    client = depcache.clients("lightrag")["openai_client_configs"]["http_client"]
+    sdk = AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="none", http_client=client)
+    asyncio.run(sdk.close())
+    assert not client.is_closed
+
+
 def test_an_unknown_framework_is_an_error_that_lists_the_known() -> None:
     with pytest.raises(depcache.ConfigError, match="langchain"):
         depcache.clients("prolog")
@@ -76,7 +84,7 @@ class _Wrapped:
 
 def test_the_report_is_found_in_what_clients_make_of_a_reply() -> None:
     parsed = ChatCompletion.model_validate(BODY)
-    own = depcache.client.client.Reply("x", None, EXPECTED, "stop", None, None, 0.1)  # type: ignore
+    own = Reply("x", None, EXPECTED, "stop", None, None, 0.1)
     for reply in (
         BODY,
         parsed,

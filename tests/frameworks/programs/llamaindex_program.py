@@ -10,8 +10,8 @@ from common import ENTITIES, FACTS, MODEL, QUESTIONS, URL, clients, embed, sente
 from llama_index.core import PropertyGraphIndex, Settings
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.graph_stores import SimplePropertyGraphStore
-from llama_index.core.graph_stores.types import ChunkNode, EntityNode, Relation
-from llama_index.core.indices.property_graph import VectorContextRetriever
+from llama_index.core.graph_stores.types import KG_SOURCE_REL, ChunkNode, EntityNode, Relation
+from llama_index.core.indices.property_graph.sub_retrievers.base import BasePGRetriever
 from llama_index.core.schema import TextNode
 from llama_index.llms.openai_like import OpenAILike
 
@@ -52,10 +52,20 @@ index = PropertyGraphIndex.from_existing(
 )
 
 
+class ByName(BasePGRetriever):
+    """What is around the entities that the question names; the store has no vectors."""
+
+    def retrieve_from_graph(self, query_bundle: Any, limit: int | None = None) -> Any:
+        named = [nodes[name] for name in ENTITIES if name in query_bundle.query_str]
+        paths = self._graph_store.get_rel_map(named, depth=2, limit=12, ignore_rels=[KG_SOURCE_REL])
+        return self._get_nodes_with_score(paths)
+
+    async def aretrieve_from_graph(self, query_bundle: Any, limit: int | None = None) -> Any:
+        return self.retrieve_from_graph(query_bundle, limit)
+
+
 def engine(*, include_text: bool) -> Any:
-    retriever = VectorContextRetriever(
-        store, embed_model=Words(), include_text=include_text, similarity_top_k=3, path_depth=1
-    )
+    retriever = ByName(store, include_text=include_text)
     return index.as_query_engine(llm=llm, sub_retrievers=[retriever])
 
 
