@@ -115,6 +115,7 @@ contexts = st.sampled_from(
         ([1, 2], TREES[:2]),
         ([1, 2], TREES[1::-1]),  # the same facts in another order
         ([1, 2], TREES[:1]),
+        ([1, 2], [([10, 11], [([12], []), ([13, 16], [])]), TREES[1]]),  # one other token
         ([1, 2], TREES),  # two rows that begin alike
         ([], TREES[1:2]),
         ([1, 2], [([10, 11, 12], []), ([20, 21], [])]),
