@@ -141,7 +141,7 @@ def test_a_tier_is_named_in_one_place() -> None:
 def test_every_module_of_the_plugin_has_a_test_file_or_is_said_to_be_tested_elsewhere() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     elsewhere: list[str] = []
-    for tests, modules in re.findall(r"^\| `([\w/]+\.py)` \| (`.+?`) \|", text, re.MULTILINE):
+    for tests, modules in re.findall(r"^\| `tests/([\w/]+\.py)` \| (`.+?`) \|", text, re.MULTILINE):
         assert (ROOT / "tests" / tests).is_file(), tests
         elsewhere += re.findall(r"`(.+?)`", modules)
     modules = {

@@ -4,6 +4,7 @@
 The requests are bodies in version 1 of the wire, read with depcache-tiny's tokenizer. Each is
 planned and cached as by a server, in one small pool with host memory below it. `golden.json` beside
 this file holds what commit 95e7062 made of them, before insertion, tiers and namespaces moved.
+Since then `tail` in reports and its metric came in.
 
 `python -m tests.contracts.golden > tests/contracts/golden.json` writes it anew. Do that only for a
 change that is meant, and say in its commit what changed.
@@ -203,7 +204,7 @@ def record_metrics() -> dict[str, Any]:
         lambda: {"plain_requests": 1, "rejected_requests": 1},
         registry=registry,
     )
-    tokens = dict.fromkeys(("shared", "shifted", "loaded", "missed", "plain"), 1)
+    tokens = dict.fromkeys(("shared", "shifted", "loaded", "missed", "plain", "tail"), 1)
     for reason in (None, POOL_TOO_SMALL, "anything else"):
         metrics.note_request({**tokens, "fallback_reason": reason}, 0.001)
     found: dict[str, Any] = {}

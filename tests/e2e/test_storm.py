@@ -32,7 +32,7 @@ ENVIRONMENT = {
     "SGLANG_REQUEST_STATE_WAIT_TIMEOUT": "1",
     # A full pool alone retracts too, but how often depends on the machine.
     "SGLANG_TEST_RETRACT": "1",
-    "SGLANG_TEST_RETRACT_INTERVAL": "20",  # steps
+    "SGLANG_TEST_RETRACT_INTERVAL": "8",  # steps
 }
 FLAGS = (
     *("--max-total-tokens", str(POOL_TOKENS)),

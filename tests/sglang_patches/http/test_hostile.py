@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import HTTPException
 
 from tests.sglang_patches.http.test_malformed import (
     TOKENS,
@@ -236,10 +237,10 @@ def test_what_reaches_the_scheduler_all_the_same_costs_one_request(
     good = engine.ask_raw(TOKENS, params)
     with monkeypatch.context() as hole:
         hole.setattr(tokenizer_manager, "seal", lambda extra_key: ["no", "text"])
-        with pytest.raises(ValueError, match="unhashable"):
-            engine.ask_raw(TOKENS, params)
-        with pytest.raises(ValueError, match="unhashable"):
-            engine.ask_raw(TOKENS, {"max_new_tokens": 2})
+        for asked in (params, {"max_new_tokens": 2}):
+            with pytest.raises(HTTPException, match="unhashable") as refused:
+                engine.ask_raw(TOKENS, asked)
+            assert refused.value.status_code == 500
     assert engine.ask_raw(TOKENS, params)["output_ids"] == good["output_ids"]
     assert engine.check_conservation()["tokens"]["rejected_requests"] == 2
 
