@@ -30,8 +30,6 @@ WITHOUT_FILE = {
     "docs/use/recognise.md: What is recognised": "a limit, not a measurement",
     "docs/use/recognise.md: Rules": "a limit, not a measurement",
 }
-# Measured before its commit was clean, and of version 0.1.0: the model's card says so.
-UNCLEAN = {"spellings.json"}
 FIGURE = re.compile(r"\d\s?(?:ms|%|s|GB/s|times|x)(?!\w)")
 WHY_NOT = ("was not written down", "is not in this history")
 CITED = re.compile(r"eval/results/([\w.*-]*\w)")
@@ -61,7 +59,7 @@ def test_a_result_says_how_and_when_and_with_what_it_was_measured(file: Path) ->
     report: dict[str, Any] = json.loads(report_of(file).read_text(encoding="utf-8"))
     about: dict[str, Any] = report.get("manifest", report)
     assert re.match(r"python (-m eval[. ]|scripts/)|unknown: \S", about["command"])
-    assert about.get("dirty") is not True or file.name in UNCLEAN
+    assert about.get("dirty") is not True
     assert re.fullmatch(r"[0-9a-f]{40}", about["commit"])
     assert date.fromisoformat(about["date"])
     assert re.fullmatch(r"3\.\d+\.\d+", about["versions"]["python"])
