@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from depcache.errors import ConfigError, DepCacheError, PromptError, ServerError
     from depcache.prompt.dep_prompt import DepPrompt
     from depcache.prompt.nodes import LinearNode, TreeNode
-    from depcache.prompt.render import RenderedPrompt, render
+    from depcache.prompt.recompute import Recompute
+    from depcache.prompt.render import RenderedPrompt, render, render_chunks
     from depcache.prompt.template import Template, register_template
     from depcache.recognition.recognise import Recognised, recognise
     from depcache.recognition.recogniser import Recogniser
@@ -48,6 +49,7 @@ __all__ = [
     "PromptError",
     "Recognised",
     "Recogniser",
+    "Recompute",
     "RenderedPrompt",
     "ServerError",
     "Template",
@@ -64,6 +66,7 @@ __all__ = [
     "register_recogniser",
     "register_template",
     "render",
+    "render_chunks",
     "report",
 ]
 
@@ -82,7 +85,8 @@ _HOMES = {
     "depcache.errors": ["ConfigError", "DepCacheError", "PromptError", "ServerError"],
     "depcache.prompt.dep_prompt": ["DepPrompt"],
     "depcache.prompt.nodes": ["LinearNode", "TreeNode"],
-    "depcache.prompt.render": ["RenderedPrompt", "render"],
+    "depcache.prompt.recompute": ["Recompute"],
+    "depcache.prompt.render": ["RenderedPrompt", "render", "render_chunks"],
     "depcache.prompt.template": ["Template", "register_template"],
     "depcache.recognition.recognise": ["Recognised", "recognise"],
     "depcache.recognition.recogniser": ["Recogniser"],

@@ -43,6 +43,8 @@ def explain_validation(error: Any, name: str = "") -> str:
         where += f"[{part}]" if isinstance(part, int) else f"{dot}{part}"
     if first["type"] == "missing":
         return f"{where} is missing: send it"
+    if first["type"] == "value_error":  # a sentence of our own
+        return first["msg"].removeprefix("Value error, ")
     reason = first["msg"][0].lower() + first["msg"][1:]
     return f"{where or 'it'} is {shorten(first['input'])}: {reason}"
 

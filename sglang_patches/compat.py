@@ -8,7 +8,7 @@ stands in the docs on porting. `sglang_patches.contract` has the fields that all
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from sglang.srt.mem_cache.base_prefix_cache import MatchResult
@@ -81,3 +81,23 @@ def match_result(slots: torch.Tensor, handle: Handle, num_moved: int) -> MatchRe
     num_moved  tokens that `init_load_back` will find slots for
     """
     return MatchResult(slots, handle, handle, handle, host_hit_length=num_moved)
+
+
+async def run_beside(manager: Any, obj: Any) -> None:
+    """Run one more request to its end, for one that is being read.
+
+    manager  SGLang's TokenizerManager, whose lock on the weights the other request holds: a second
+             lock could wait for ever behind somebody who waits to change them
+    obj      GenerateReqInput of one prompt in ids
+
+    A caller that gives up waiting aborts it.
+    """
+    obj.normalize_batch_and_arguments()
+    lifecycles = manager._init_req_state(obj, None)
+    try:
+        manager._send_one_request(await manager._tokenize_one_request(obj))
+        async for _ in manager._wait_one_response(obj, None):
+            pass
+    except BaseException:
+        manager._discard_pending_req_states(obj, lifecycles)
+        raise

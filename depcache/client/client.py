@@ -24,7 +24,14 @@ from depcache.client.stream import ReplyCollector, ReplyStream
 from depcache.client.wire_format import GenerateReader, ReadPiece, read_chat_piece, read_error
 from depcache.errors import PromptError, ServerError, shorten
 from depcache.prompt.layout_names import Layout
-from depcache.prompt.render import DEFAULT_SYSTEM, RenderedPrompt, render
+from depcache.prompt.recompute import DEFAULT_SHARE, Recompute
+from depcache.prompt.render import (
+    DEFAULT_CHUNK_SYSTEM,
+    DEFAULT_SYSTEM,
+    RenderedPrompt,
+    render,
+    render_chunks,
+)
 from depcache.prompt.template import Template
 from depcache.prompt.unread import texts_of
 
@@ -79,6 +86,7 @@ class Client:
         system: str | None = DEFAULT_SYSTEM,
         layout: Layout = "tree",
         template: str | Template = "path",
+        recompute: float | Recompute | None = None,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         temperature: float = 0.0,
         **fields: Any,
@@ -94,6 +102,7 @@ class Client:
         system: str | None = DEFAULT_SYSTEM,
         layout: Layout = "tree",
         template: str | Template = "path",
+        recompute: float | Recompute | None = None,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         temperature: float = 0.0,
         **fields: Any,
@@ -108,6 +117,7 @@ class Client:
         system: str | None = DEFAULT_SYSTEM,
         layout: Layout = "tree",
         template: str | Template = "path",
+        recompute: float | Recompute | None = None,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         temperature: float = 0.0,
         **fields: Any,
@@ -118,7 +128,9 @@ class Client:
         temperature  0 is greedy
         fields       further fields of the request (`seed=1`, `cache_salt="tenant"`, ...)
         """
-        prompt = render(paths, question, system=system, layout=layout, template=template)
+        prompt = render(
+            paths, question, system=system, layout=layout, template=template, recompute=recompute
+        )
         return self.chat(
             prompt.messages,
             stream=stream,
@@ -127,6 +139,23 @@ class Client:
             **prompt.extra_body,
             **fields,
         )
+
+    def ask_chunks(
+        self,
+        chunks: Iterable[str],
+        question: str,
+        *,
+        stream: bool = False,
+        system: str | None = DEFAULT_CHUNK_SYSTEM,
+        recompute: float | Recompute | None = DEFAULT_SHARE,
+        **fields: Any,
+    ) -> Any:
+        """Ask `question` about chunks of text; see `depcache.render_chunks`. Returns as `ask`.
+
+        fields  as for `chat`
+        """
+        prompt = render_chunks(chunks, question, system=system, recompute=recompute)
+        return self.chat(prompt.messages, stream=stream, **prompt.extra_body, **fields)
 
     def chat(
         self,

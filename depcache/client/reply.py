@@ -21,8 +21,14 @@ class ReuseReport:
     shifted          reused at another position; copied, their keys rotated
     loaded           brought back from a slower tier
     missed           computed now
+    recomputed       computed, cached or not: the share that a fused request asked for
     plain            the task, or all of a prompt that was served without dependencies
     tail             tokens of `plain` that came from the cache: turns of a conversation before this
+    see              what computed tokens of the context saw: their "ancestors"; everything before them
+                     ("fused"); or a fused request was answered as "flat" prompt, which is exact
+    select           who chose the recomputed tokens; None where none were to be
+    recompute        the share that was asked for
+    settled          tokens that a pass before this one computed for it, each row alone
     fallback_reason  why it was; None if it was not, or was meant to be plain
     differs          in what the answer may differ from that to the flat text under ordinary
                      attention: "merging" (equal beginnings stand once), "visibility" (facts do not
@@ -39,8 +45,13 @@ class ReuseReport:
     shifted: int = 0
     loaded: int = 0
     missed: int = 0
+    recomputed: int = 0
     plain: int = 0
     tail: int = 0
+    see: str = "ancestors"
+    select: str | None = None
+    recompute: float | None = None
+    settled: int = 0
     fallback_reason: str | None = None
     differs: tuple[str, ...] | None = None
     recognised: dict[str, int] | None = None
@@ -69,8 +80,8 @@ class ReuseReport:
 
     @property
     def computed(self) -> int:
-        """Tokens that were: missed + plain - tail."""
-        return self.missed + self.plain - self.tail
+        """Tokens that were: missed + recomputed + settled + plain - tail."""
+        return self.missed + self.recomputed + self.settled + self.plain - self.tail
 
 
 @dataclass(frozen=True, slots=True)

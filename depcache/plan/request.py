@@ -12,6 +12,10 @@ The tail, what stands behind the context, keeps its order. Its beginning may be 
 of the context is missed or moved: shared then, behind the shared hits, and loaded, behind the
 loaded ones. A tail on the device has its whole context there (`depcache.cache.roots`), so shared
 rows of the tail come with no loaded ones of the context, and the order above holds.
+
+Of a fused request (FusionRAG, section 4.3; CacheBlend) the selected tokens are computed again: they
+stand among the missed, in prompt order, and their cached slots are not in the row, so that neither
+prefill nor decode sees the stale copy.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ import numpy as np
 from depcache.cache.node import Node, slots_of
 from depcache.cache.tree import KVTree
 from depcache.plan.match import match_segments
-from depcache.plan.rows import RowTable
+from depcache.plan.rows import RowKind, RowTable
 from depcache.plan.segments import SegmentTable
 
 
@@ -109,6 +113,11 @@ class RequestPlan:
         """Context tokens (the system included) that must be computed."""
         return self.num_context - self.num_hits
 
+    @property
+    def num_recomputed(self) -> int:
+        """Those of them that were selected, whatever is cached."""
+        return int((self.rows.kind == RowKind.RECOMPUTED).sum())
+
 
 def plan_request(
     tree: KVTree,
@@ -131,12 +140,14 @@ def plan_request(
     Splits a node where a match ends inside it; changes nothing else (hits are counted with
     `KVTree.touch` when the request runs). O(segments + matched nodes) Python, the rest numpy.
     """
+    selected = table.selected
     match = match_segments(
         tree,
         root,
         table,
         allow_shift=allow_shift,
-        num_tiers=int(allow_load),
+        # A loaded row becomes the tree's as a whole, whether it is selected or not.
+        num_tiers=int(allow_load and selected is None),
         tail_stop=tail_stop,
     )
     nodes = match.nodes
@@ -159,14 +170,17 @@ def plan_request(
     loaded_index = loaded_index[loaded_index < num_context]
     assert not (num_tail_shared and len(loaded_index))
     moved = np.repeat(home != wanted, sizes)
-    if moved.any():
-        kept = ~moved
+    in_place = ~moved
+    if selected is not None:
+        moved &= ~selected[index]
+        in_place &= ~selected[index]
+    if not in_place.all():
         shifted = ShiftedRows(
             slots=slots[moved],
             home=_expand(home, sizes)[moved],
             placed=table.positions[index[moved]],
         )
-        shared_index, shifted_index, slots = index[kept], index[moved], slots[kept]
+        shared_index, shifted_index, slots = index[in_place], index[moved], slots[in_place]
     else:
         empty = np.empty(0, np.int64)
         shifted = ShiftedRows(empty, empty, empty)
@@ -179,6 +193,7 @@ def plan_request(
             loaded_index,
             num_context=num_context,
             num_tokens=table.num_tokens,
+            selected=selected,
         ),
         shared_slots=slots,
         shifted=shifted,

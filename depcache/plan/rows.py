@@ -22,7 +22,8 @@ class RowKind(IntEnum):
     SHIFTED = 1  # a copy of the tree's, its key turned to another position
     LOADED = 2  # host memory; the slot becomes the tree's
     MISSED = 3  # computed: a context token that is not cached
-    TASK = 4  # computed: the question
+    RECOMPUTED = 4  # computed: a context token that is to be, whatever is cached
+    TASK = 5  # computed: the question
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,10 +67,13 @@ class RowTable:
         *,
         num_context: int,
         num_tokens: int,
+        selected: np.ndarray | None = None,
     ) -> RowTable:
         """Rows for a prompt of `num_tokens`, whose first `num_context` are system and context.
 
         shared, shifted, loaded  int64 prompt indices of the hits, in the order of their rows
+        selected  bool (num_tokens,) tokens that are recomputed, of a fused request. What such a
+                  request computes sees everything before it, so none of its KV is storable
 
         The other tokens are computed; their rows come behind the hits, in prompt order.
         """
@@ -80,17 +84,23 @@ class RowTable:
         index = np.concatenate((shared, shifted, loaded, missed))
         num_hits = num_tokens - len(missed)
         num_task = num_tokens - num_context
-        sizes = (len(shared), len(shifted), len(loaded), len(missed) - num_task, num_task)
+        sizes = (len(shared), len(shifted), len(loaded), len(missed) - num_task, 0, num_task)
         kind = np.repeat(np.arange(len(RowKind), dtype=np.uint8), sizes)
         storable = np.zeros(num_tokens, bool)
-        storable[num_hits : num_tokens - num_task] = True
+        if selected is None:
+            storable[num_hits : num_tokens - num_task] = True
+        else:
+            kind[selected[index]] = RowKind.RECOMPUTED
         return cls(index, kind, storable)
 
     def by_segment(self, table: SegmentTable) -> np.ndarray:
-        """(num_segments, 4) int64: tokens of each segment of `table` by kind, up to `MISSED`."""
-        num_kinds = int(RowKind.TASK)
+        """(num_segments, 4) int64: tokens of each segment of `table` by kind, up to `MISSED`.
+
+        Recomputed tokens count among the missed: they are computed.
+        """
+        num_kinds = RowKind.MISSED + 1
         kind = np.empty(len(self.index), np.int64)
-        kind[self.index] = self.kind
+        kind[self.index] = np.minimum(self.kind, RowKind.MISSED)
         sizes = np.array(table.stops, np.int64) - np.array(table.starts, np.int64)
         segment = np.repeat(np.arange(len(sizes)), sizes)
         # Segments follow one another and end where the task begins.

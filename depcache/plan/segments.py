@@ -37,6 +37,7 @@ class SegmentTable:
     tail_key     what the tail stands behind, see `make_tail_key`; b"" where it is not cached
     has_twins    two segments with one parent begin with the same token: a cached node may then be
                  met twice in this prompt
+    selected     of a fused request bool (num_tokens,), what is computed again; else None
     """
 
     num_tokens: int
@@ -51,10 +52,20 @@ class SegmentTable:
     behind: dict[int, bytes] = field(default_factory=dict)
     tail_key: bytes = field(default=b"", repr=False)
     has_twins: bool = False
+    selected: np.ndarray | None = field(default=None, repr=False)
 
     @classmethod
-    def make(cls, tokens: np.ndarray, forest: Forest, layout: Layout) -> SegmentTable:
-        """Prepare `tokens` (num_tokens,) int64 in pre-order, cut as `forest` says."""
+    def make(
+        cls,
+        tokens: np.ndarray,
+        forest: Forest,
+        layout: Layout,
+        selected: np.ndarray | None = None,
+    ) -> SegmentTable:
+        """Prepare `tokens` (num_tokens,) int64 in pre-order, cut as `forest` says.
+
+        selected  of a fused request, int64 indices of what is computed again; may be empty
+        """
         structure, positions = forest.structure, token_positions(forest, layout)
         if forest.system_len:
             starts, lens = structure.node_starts, structure.node_lens
@@ -72,8 +83,9 @@ class SegmentTable:
             parents=parents.tolist(),
             placed=positions[starts].tolist(),
             positions=positions,
-            tail_key=make_tail_key(key, forest, layout),
+            tail_key=b"" if selected is not None else make_tail_key(key, forest, layout),
             has_twins=find_twins(tokens, forest) is not None,
+            selected=None if selected is None else _mark(selected, forest.num_tokens),
         )
         if structure.joins:
             table._hang_joins(forest)
@@ -158,3 +170,9 @@ class SegmentTable:
             parts.append(self.key[start * TOKEN_BYTES : stop * TOKEN_BYTES])
             segment = self.parents[segment]
         return b"".join(reversed(parts))
+
+
+def _mark(indices: np.ndarray, num_tokens: int) -> np.ndarray:
+    marked = np.zeros(num_tokens, bool)
+    marked[indices] = True
+    return marked

@@ -7,7 +7,7 @@ By default the context depends on the system and the task, which is the last nod
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from depcache.errors import PromptError
+from depcache.prompt.chunks import CHUNK_SEPARATOR, join_chunks
 from depcache.prompt.dependencies import resolve_dependencies
 from depcache.prompt.forest import Forest, IntArray, find_twins
 from depcache.prompt.layout import Layout, read_layout, token_positions
 from depcache.prompt.nodes import Content, LinearNode, PromptNode, TreeNode
 from depcache.prompt.outline import Outline
 from depcache.prompt.prefix_tree import merge_sequences
+from depcache.prompt.recompute import Recompute
 from depcache.prompt.template import Template
 from depcache.prompt.tokenization import PromptTokenizer, get_prompt_tokenizer
 from depcache.prompt.wire import (
@@ -59,6 +61,7 @@ class DepPrompt:
     num_flat_tokens  tokens of the same prompt as flat text, with every shared prefix repeated
     context_nodes    the nodes that the context came from; () when it came from the wire
     tokenizer        what `segments` decodes with; None shows no text
+    recompute        which share is computed again with full view; None for none
 
     Made by `from_paths` (the usual three nodes), `from_nodes`, `from_outline` and `from_wire`.
 
@@ -74,6 +77,7 @@ class DepPrompt:
     num_flat_tokens: int
     context_nodes: tuple[PromptNode, ...]
     tokenizer: PromptTokenizer | None
+    recompute: Recompute | None = None
 
     @classmethod
     def from_nodes(
@@ -216,6 +220,38 @@ class DepPrompt:
         )
 
     @classmethod
+    def from_chunks(
+        cls,
+        chunks: Iterable[str],
+        *,
+        tokenizer: Any,
+        system: str = "",
+        task: str = "",
+        separator: str = CHUNK_SEPARATOR,
+        recompute: float | Recompute | None = None,
+        layout: Layout = "tree",
+        add_special_tokens: bool = False,
+    ) -> DepPrompt:
+        """system | chunks | task: pieces of text that do not see each other.
+
+        chunks     text, in order; of equal ones the first. Each is encoded with `separator` before
+                   it, so its tokens depend on no neighbour
+        recompute  None reuses them as they are; a share computes so many tokens again with full
+                   view, and the layout is `sequential`
+
+        The other arguments are those of `from_nodes`. Raises PromptError for an empty chunk.
+        """
+        context, lens = join_chunks(chunks, separator)
+        prompt = cls.from_outline(
+            system + context + task,
+            Outline(len(system), lens, (1,) * len(lens)),
+            tokenizer=tokenizer,
+            layout=layout if recompute is None else "sequential",
+            add_special_tokens=add_special_tokens,
+        )
+        return prompt if recompute is None else replace(prompt, recompute=Recompute.read(recompute))
+
+    @classmethod
     def _join(
         cls,
         system: list[int],
@@ -255,21 +291,24 @@ class DepPrompt:
             num_flat_tokens=forest.num_tokens - forest.context_len + int(path_lens.sum()),
             context_nodes=(),
             tokenizer=None if tokenizer is None else get_prompt_tokenizer(tokenizer),
+            recompute=wire.recompute,
         )
 
     def to_wire(self) -> tuple[list[int], dict[str, Any]]:
         """`input_ids` and `custom_params` of a request: the ids form.
 
-        Version 1, unless segments with one parent begin alike.
+        Version 1, unless segments with one parent begin alike, or some tokens are recomputed.
         """
+        is_first = self.recompute is None and find_twins(self.tokens, self.forest) is None
         wire = WireIds(
-            depcache_version=1 if find_twins(self.tokens, self.forest) is None else 2,
+            depcache_version=1 if is_first else 2,
             depcache_layout=self.layout,
             depcache_system_len=self.forest.system_len,
             depcache_segment_lens=self.forest.lens.tolist(),
             depcache_segment_parents=self.forest.parents.tolist(),
         )
-        return self.tokens.tolist(), wire.to_params()
+        fused = {} if self.recompute is None else self.recompute.to_params()
+        return self.tokens.tolist(), {**wire.to_params(), **fused}
 
     @property
     def num_tokens(self) -> int:

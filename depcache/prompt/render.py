@@ -9,13 +9,15 @@ answers from the text. So the answer is right either way, and fast with DepCache
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from depcache.errors import PromptError, shorten
+from depcache.prompt.chunks import CHUNK_SEPARATOR, join_chunks
 from depcache.prompt.layout_names import Layout, read_layout
 from depcache.prompt.outline import Outline
 from depcache.prompt.paths import read_paths
+from depcache.prompt.recompute import DEFAULT_SHARE, Recompute
 from depcache.prompt.template import Template, get_template, name_on_wire
 
 DEFAULT_SYSTEM = (
@@ -23,6 +25,12 @@ DEFAULT_SYSTEM = (
     "knowledge graph: entity -> relation -> entity. If the facts do not hold the answer, say so."
 )
 
+
+DEFAULT_CHUNK_SYSTEM = (
+    "You answer questions with the passages you are given. If they do not hold the answer, say so."
+)
+
+CHUNK_HEADING = "Passages:"
 
 HEADING = "Facts:"
 """Goes before the facts. Many chat templates trim messages, and the newline that starts the facts
@@ -73,6 +81,7 @@ def render(
     system: str | None = DEFAULT_SYSTEM,
     template: str | Template = "path",
     layout: Layout = "tree",
+    recompute: float | Recompute | None = None,
 ) -> RenderedPrompt:
     """A chat request that asks `question` about `paths`.
 
@@ -81,20 +90,68 @@ def render(
     system    the system message; None or "" for no system message
     template  a `Template`, or the name of one
     layout    position layout of the request
+    recompute  None merges the paths into trees, for models trained for it. A share, 0 to 1, leaves
+              every path a row of its own, and computes so many tokens again with full view: for
+              models as they come
 
     Raises PromptError when a path, the question or the template is unusable.
     """
     template = get_template(template)
     layout = read_layout(layout)
-    if not isinstance(question, str) or not question.strip():
-        raise PromptError(f"the question is {shorten(question)}: send some text")
+    _check_question(question)
     lines = list(dict.fromkeys(read_paths(paths)))
     flat_text = template.flatten(lines)
-    user = f"{HEADING}{flat_text}\n\nQuestion: {question}" if lines else question
-    messages = [{"role": "system", "content": system}] if system else []
-    messages.append({"role": "user", "content": user})
     if not lines:
-        return RenderedPrompt(messages, {}, "")
+        return RenderedPrompt(_messages(system, question), {}, "")
+    messages = _messages(system, f"{HEADING}{flat_text}\n\nQuestion: {question}")
     outline = template.outline(lines, start=len(HEADING), message=len(messages) - 1)
+    if recompute is not None:
+        outline = replace(outline, merge=False, lead=0)
     params = outline.to_params(layout, name_on_wire(template))
-    return RenderedPrompt(messages, {"custom_params": params}, flat_text)
+    return RenderedPrompt(messages, {"custom_params": _fuse(params, recompute)}, flat_text)
+
+
+def render_chunks(
+    chunks: Iterable[str],
+    question: str,
+    *,
+    system: str | None = DEFAULT_CHUNK_SYSTEM,
+    separator: str = CHUNK_SEPARATOR,
+    layout: Layout = "tree",
+    recompute: float | Recompute | None = DEFAULT_SHARE,
+) -> RenderedPrompt:
+    """A chat request that asks `question` about chunks of text.
+
+    chunks     text, in the order in which the model shall read it; of equal ones the first
+    question   goes behind them
+    system     the system message; None or "" for no system message
+    separator  goes before each chunk
+    layout     position layout, where `recompute` is None
+    recompute  the share, 0 to 1, of their tokens that is computed again with full view. None reuses
+               every chunk as it is alone, which is exact for models that were trained for it
+
+    Raises PromptError when a chunk or the question is unusable.
+    """
+    layout = read_layout(layout)
+    _check_question(question)
+    context, lens = join_chunks(chunks, separator)
+    messages = _messages(system, f"{CHUNK_HEADING}{context}{separator}Question: {question}")
+    outline = Outline(len(CHUNK_HEADING), lens, (1,) * len(lens), message=len(messages) - 1)
+    params = _fuse(outline.to_params(layout), recompute)
+    return RenderedPrompt(messages, {"custom_params": params}, context)
+
+
+def _check_question(question: str) -> None:
+    if not isinstance(question, str) or not question.strip():
+        raise PromptError(f"the question is {shorten(question)}: send some text")
+
+
+def _messages(system: str | None, user: str) -> list[dict[str, str]]:
+    messages = [{"role": "system", "content": system}] if system else []
+    return [*messages, {"role": "user", "content": user}]
+
+
+def _fuse(params: dict[str, Any], recompute: float | Recompute | None) -> dict[str, Any]:
+    if recompute is None:
+        return params
+    return {**params, "depcache_layout": "sequential", **Recompute.read(recompute).to_params()}

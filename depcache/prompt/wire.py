@@ -19,151 +19,22 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Mapping
-from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, FailFast, Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from depcache.errors import PromptError, explain_validation, shorten
 from depcache.prompt.forest import Forest, IntArray, find_twins
-from depcache.prompt.layout import Layout
-from depcache.prompt.outline import PREFIX, Outline, outline_schema
-from depcache.prompt.paths import Path, read_paths
+from depcache.prompt.outline import PREFIX, Outline
 from depcache.prompt.template import get_template
+from depcache.prompt.wire_forms import FusableWire, Wire, WireIds, WireOutline, WireText
 
 SUPPORTED_VERSIONS = (1, 2)
 
-MAX_PATHS_BYTES = 4 * 2**20
-"""Longest `depcache_paths`, in bytes of UTF-8."""
-
 MAX_TOKEN_ID = 2**31 - 1
 
-# One wrong value is enough to refuse a list: a million errors would cost a million objects.
-_Ints = Annotated[list[int], FailFast()]
-_PATHS = TypeAdapter(Annotated[list[Annotated[list[str], FailFast()]], FailFast()])
-
-
-class _Wire(BaseModel):
-    model_config = ConfigDict(
-        strict=True,
-        extra="forbid",
-        frozen=True,
-        # Keys of others may stand in the same object.
-        json_schema_extra={"patternProperties": {f"^(?!{PREFIX})": {}}},
-    )
-
-    depcache_version: Literal[1, 2] = Field(description="Version of the wire form.")
-    depcache_layout: Layout = Field("tree", description="Position layout of the request.")
-
-    @property
-    def layout(self) -> Layout:
-        return self.depcache_layout
-
-    def to_params(self) -> dict[str, Any]:
-        """The `custom_params` of a request, every key written out."""
-        return self.model_dump()
-
-
-class WireIds(_Wire):
-    """The ids form: the structure of the `input_ids` that travel beside it, in pre-order."""
-
-    depcache_system_len: int = Field(ge=0, description="Tokens before the first segment.")
-    depcache_segment_lens: _Ints = Field(
-        description="Tokens of each segment, each at least 1, in pre-order. What follows the last "
-        "segment is the task, at least one token."
-    )
-    depcache_segment_parents: _Ints = Field(
-        description="Parent of each segment: the number of an earlier segment, or -1 for a root. "
-        "In version 1 no two segments with one parent start with the same token."
-    )
-
-
-class WireText(_Wire):
-    """The text form: the paths whose flat text stands in the prompt exactly once."""
-
-    depcache_version: Literal[1] = Field(description="Version of the wire form.")
-    depcache_template: str = Field("path", description="Name of the template that wrote the text.")
-    depcache_paths: str = Field(
-        description="JSON text: a list of paths, a path being a list of at least one string.",
-        json_schema_extra={
-            "contentMediaType": "application/json",
-            "contentSchema": {
-                "type": "array",
-                "minItems": 1,
-                "items": {"type": "array", "minItems": 1, "items": {"type": "string"}},
-            },
-        },
-    )
-
-    @property
-    def template(self) -> str:
-        return self.depcache_template
-
-    @cached_property
-    def rows(self) -> list[list[str]]:
-        """What the JSON holds; PromptError when that is no list of at least one list of strings."""
-        text = self.depcache_paths
-        try:
-            # A character is at least a byte, so a long text is refused before it is encoded.
-            data = text[: MAX_PATHS_BYTES + 1].encode()
-        except UnicodeEncodeError:
-            raise PromptError(
-                "depcache_paths holds half a surrogate pair, which is no text: send valid Unicode"
-            ) from None
-        if len(data) > MAX_PATHS_BYTES:
-            raise PromptError(
-                f"depcache_paths is longer than the {MAX_PATHS_BYTES} bytes allowed: "
-                "send fewer paths"
-            )
-        try:
-            paths = _PATHS.validate_json(data, strict=True)
-        except ValidationError as error:
-            raise PromptError(explain_validation(error, "depcache_paths")) from None
-        if not paths:
-            raise PromptError(
-                "depcache_paths is an empty list: leave all depcache_ keys out of a plain prompt"
-            )
-        return paths
-
-    @cached_property
-    def paths(self) -> list[Path]:
-        """The paths; PromptError when one of them is none."""
-        return read_paths(self.rows)
-
-    @property
-    def flat_text(self) -> str:
-        """The text that the prompt must contain exactly once."""
-        return get_template(self.depcache_template).flatten(self.paths)
-
-
-class WireOutline(_Wire):
-    """The outline form: the spans of the prompt's own text that are context."""
-
-    depcache_version: Literal[2] = Field(description="Version of the wire form.")
-    depcache_outline: dict[str, Any] = Field(
-        description="The spans, see `depcache.prompt.outline.Outline`: the context is one stretch "
-        "of one text, rows without gaps, each cut into elements.",
-        json_schema_extra=outline_schema,
-    )
-    depcache_template: str | None = Field(
-        None,
-        description="Name of the template that wrote the rows, where they are paths. Only "
-        "/depcache/invalidate reads it: there a row of one element stands for all paths of it.",
-    )
-
-    @cached_property
-    def outline(self) -> Outline:
-        """The spans; PromptError when they are none."""
-        return Outline.from_json(self.depcache_outline)
-
-    def to_params(self) -> dict[str, Any]:
-        return self.model_dump(exclude_none=True, exclude={"depcache_outline"}) | {
-            "depcache_outline": self.depcache_outline  # its null is a value
-        }
-
-
-_FORMS: dict[int, tuple[type[_Wire], ...]] = {1: (WireIds, WireText), 2: (WireIds, WireOutline)}
+_FORMS: dict[int, tuple[type[Wire], ...]] = {1: (WireIds, WireText), 2: (WireIds, WireOutline)}
 
 
 def parse_wire(
@@ -218,8 +89,10 @@ def _read_form(params: dict[str, Any]) -> WireIds | WireText | WireOutline:
             f"depcache_version is {shorten(version)}: this server supports "
             f"{', '.join(map(str, SUPPORTED_VERSIONS))}"
         )
-    shared = set(_Wire.model_fields)
-    keys = {form: set(form.model_fields) - shared for form in _FORMS[version]}
+    shared = set((Wire if version == 1 else FusableWire).model_fields)
+    keys = {
+        form: set(form.model_fields) - set(FusableWire.model_fields) for form in _FORMS[version]
+    }
     known = shared.union(*keys.values())
     unknown = sorted(set(params) - known)
     if unknown:

@@ -16,7 +16,7 @@ from typing import Any
 from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.render import render
 from depcache.prompt.tokenization import PromptTokenizer
-from depcache.prompt.wire import MAX_PATHS_BYTES
+from depcache.prompt.wire_forms import MAX_PATHS_BYTES
 
 CONTEXT_TOKENS = 8192
 """The context of depcache-tiny."""

@@ -20,6 +20,7 @@ from depcache.errors import PromptError
 from sglang_patches.http.rejections import counting_rejections
 from sglang_patches.http.watched import WATCHED
 from sglang_patches.observe.traces import TRACE
+from sglang_patches.requests.fused import FUSED, SETTLES, settle
 from sglang_patches.requests.inbound import (
     DIFFERS,
     has_dependencies,
@@ -49,6 +50,7 @@ async def tokenize_dependencies(original: Callable[..., Any], manager: Any, obj:
         else:
             # In a thread: a large graph takes a while, and the event loop serves everybody.
             await asyncio.to_thread(prepare, obj, manager)
+        await settle(manager, obj)
         try:
             return await original(manager, obj)
         except TypeError as error:  # of a sampling parameter that SGLang does not know
@@ -97,6 +99,8 @@ async def unwrap_report(
     """
     report = None
     async for out in original(manager, obj, *args, **kwargs):
+        if hasattr(obj, SETTLES):  # nobody reads its reply
+            continue
         meta_info = out["meta_info"]
         if ATTRIBUTE in meta_info:
             values = meta_info.pop(ATTRIBUTE)
@@ -104,6 +108,8 @@ async def unwrap_report(
                 report = next((value for value in values or () if value), None)
                 if report is not None:
                     report["differs"] = getattr(obj, DIFFERS, None)
+                    if hasattr(obj, FUSED):
+                        report |= getattr(obj, FUSED).report(report["differs"])
                     if hasattr(obj, RECOGNISED):
                         report["recognised"] = getattr(obj, RECOGNISED)
                     WATCHED.note(report, report.pop(TRACE, None), getattr(obj, BEGAN, None))

@@ -16,10 +16,11 @@ import numpy as np
 from depcache.cache import Node
 from depcache.errors import PromptError
 from depcache.plan import SegmentTable, look_up, match_segments
-from depcache.prompt.wire import WireIds, forest_from_wire, parse_wire
+from depcache.prompt.wire import WireIds, parse_wire
 from sglang_patches.contract import Scheduler
 from sglang_patches.observe.stats import dump_tree, make_stats
-from sglang_patches.requests.tenants import Namespace
+from sglang_patches.requests.state import table_of
+from sglang_patches.requests.tenants import Namespace, kv_layout
 from sglang_patches.tiers.names import DEVICE, DISK, HOST
 
 logger = logging.getLogger("depcache")
@@ -77,6 +78,32 @@ def _explain(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
             for parts, start, stop in zip(plan.by_segment, table.starts, table.stops, strict=True)
         ],
     }
+
+
+def _missing(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
+    """For each of the prompts, per tree the tokens that are not on the device, and the prefix.
+
+    `prefix` is what a plain prompt of the same tokens would find of the context. Changes nothing.
+    """
+    return {"found": [_missing_of(cache, prompt) for prompt in question["prompts"]]}
+
+
+def _missing_of(cache: Any, prompt: dict[str, Any]) -> dict[str, Any]:
+    table, root = _table_and_root(cache, prompt)
+    found = look_up(cache.tree, root, table, num_tiers=0)
+    missing: list[int] = []
+    has_system = prompt["custom_params"]["depcache_system_len"] > 0
+    for segment, (start, stop, parent) in enumerate(
+        zip(table.starts, table.stops, table.parents, strict=True)
+    ):
+        if segment == 0 and has_system:
+            continue
+        if parent < has_system:
+            missing.append(0)
+        missing[-1] += stop - start - found.matched[segment]
+    tokens = np.array(prompt["input_ids"][: table.task_start], dtype=np.int64)
+    plain = look_up(cache.tree, root, SegmentTable.of_plain_prompt(tokens), num_tiers=1)
+    return {"missing_by_tree": missing, "prefix": plain.shared + sum(plain.in_tiers)}
 
 
 def _prefetch(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
@@ -172,13 +199,13 @@ def _table_and_root(cache: Any, question: dict[str, Any]) -> tuple[SegmentTable,
     wire = parse_wire(question["custom_params"])
     if not isinstance(wire, WireIds):
         raise PromptError("the question needs dependency data in ids form: send segments")
-    tokens = np.array(question["input_ids"], dtype=np.int64)
-    table = SegmentTable.make(tokens, forest_from_wire(tokens, wire), wire.layout)
-    return table, cache.tree.root(Namespace(question["extra_key"], wire.layout))
+    _, table = table_of(np.array(question["input_ids"], dtype=np.int64), wire)
+    return table, cache.tree.root(Namespace(question["extra_key"], kv_layout(wire)))
 
 
 _ANSWERS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
     "explain": _explain,
+    "missing": _missing,
     "stats": lambda cache, question: make_stats(cache),
     "prefetch": _prefetch,
     "invalidate": _invalidate,

@@ -20,8 +20,8 @@ from depcache.config import Config
 from depcache.errors import PromptError
 from depcache.prompt.unread import find_unread
 from depcache.prompt.wire import forest_from_wire
+from sglang_patches.http.ask import ask
 from sglang_patches.http.asked_prompt import AskedPrompt, read_asked_prompt
-from sglang_patches.http.control import make_question
 from sglang_patches.http.prompt_table import describe_prompt
 from sglang_patches.http.rejections import num_rejected, trial
 from sglang_patches.http.ui import add_ui_routes
@@ -142,18 +142,7 @@ def _bad_request(message: str) -> JSONResponse:
 
 async def _ask(http_server: Any, question: dict[str, Any] | None) -> dict[str, Any]:
     """The scheduler's answer; of several data-parallel ranks the first one's."""
-    from sglang.srt.managers.io_struct import GetInternalStateReq
-
-    manager = http_server._global_state.tokenizer_manager
-    manager.auto_create_handle_loop()
-    rid = None if question is None else make_question(question)
-    replies = await manager.get_internal_state_communicator(GetInternalStateReq(rid=rid))
-    state = replies[0].internal_state["depcache"]
-    if "error" in state:
-        raise PromptError(state["error"])
-    if "fault" in state:
-        raise fastapi.HTTPException(500, state["fault"])
-    return state
+    return await ask(http_server._global_state.tokenizer_manager, question)
 
 
 async def get_status(http_server: Any, config: Config) -> dict[str, Any]:

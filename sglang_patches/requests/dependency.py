@@ -47,7 +47,7 @@ from sglang_patches.requests.state import (
     get_state,
     to_log,
 )
-from sglang_patches.requests.tenants import namespace_of
+from sglang_patches.requests.tenants import kv_layout, namespace_of
 from sglang_patches.slots import Slots
 from sglang_patches.tiers.bandwidth import Bandwidth
 from sglang_patches.tiers.host.residency import HostResidency
@@ -94,7 +94,7 @@ def _make_state(req: Request) -> RequestState | None:
     start_s = time.perf_counter()
     tokens = np.frombuffer(req.origin_input_ids, dtype=np.int64).copy()
     # KV of another layout has other positions, or other distances to its ancestors.
-    state = RequestState.make(tokens, wire, namespace_of(req, wire.layout))
+    state = RequestState.make(tokens, wire, namespace_of(req, kv_layout(wire)))
     state.plan_s = time.perf_counter() - start_s
     if req.return_logprob and 0 <= req.logprob_start_len < state.table.task_start:
         raise PromptError(

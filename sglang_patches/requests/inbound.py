@@ -37,6 +37,7 @@ from depcache.prompt.wire import (
     read_input_ids,
 )
 from sglang_patches.requests.beginnings import closing_of
+from sglang_patches.requests.fused import read_fused
 from sglang_patches.requests.recognition import LAYOUT, RECOGNISED, find_facts, is_on
 
 logger = logging.getLogger("depcache")
@@ -164,6 +165,7 @@ def _prepare(obj: Any, manager: Any) -> None:
         is_merged = prompt.num_tokens < prompt.num_flat_tokens
     _refuse_many_tokens(len(tokens), max_tokens)
     _validate_ids(obj, tokens, forest, wire.layout, manager.model_config)
+    read_fused(obj, wire, tokens, forest)
     setattr(obj, DIFFERS, find_differences(forest, wire.layout, is_merged=is_merged))
     setattr(obj, _IS_READY, True)
 

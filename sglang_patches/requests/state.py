@@ -14,14 +14,16 @@ import numpy as np
 
 from depcache.cache import KVTree, Node
 from depcache.plan import ContextInsertion, RequestPlan, SegmentTable, TailInsertion
+from depcache.prompt.forest import Forest
 from depcache.prompt.wire import WireIds, forest_from_wire
+from depcache.select import select
 from flashinfer_masks.visibility import Structure
 from sglang_patches.contract import Request
 from sglang_patches.requests.tenants import Namespace
 
 ATTRIBUTE = "depcache"
 
-SOURCES = ("shared", "shifted", "loaded", "missed", "plain")
+SOURCES = ("shared", "shifted", "loaded", "missed", "recomputed", "plain")
 """Counts of a report that add up to the prompt. `tail` counts those of `plain` that were cached."""
 
 # Why a request reuses less than the tree has; `fallback_reason` in its report.
@@ -120,12 +122,10 @@ class RequestState:
     @classmethod
     def make(cls, tokens: np.ndarray, wire: WireIds, namespace: Namespace) -> RequestState:
         """Prepare a request. Raises PromptError when structure and tokens do not fit."""
-        forest = forest_from_wire(tokens, wire)
-        layout = wire.depcache_layout
-        table = SegmentTable.make(tokens, forest, layout)
+        forest, table = table_of(tokens, wire)
         return cls(
             tokens=tokens,
-            layout=layout,
+            layout=wire.layout,
             namespace=namespace,
             table=table,
             structure=forest.structure,
@@ -144,6 +144,11 @@ class RequestState:
     def start(self, tree: KVTree, plan: RequestPlan) -> None:
         """Take over a fresh plan; forget what an earlier one had set up."""
         self.plan = plan
+        if self.table.selected is not None:
+            # What a fused request computes sees everything before it, a missed token as well.
+            computed = plan.order[plan.num_hits : plan.num_context]
+            in_context = computed[computed >= self.structure.system_len]
+            self.structure = self.structure.recompute(in_context)
         self.handle = Handle(list(plan.nodes))
         num_computed = self.num_tokens - plan.num_hits - plan.num_tail
         self.insertion = ContextInsertion(
@@ -182,7 +187,8 @@ class RequestState:
         """The reply's `metadata.depcache`: how many tokens came from where."""
         plan = self.plan
         assert plan is not None
-        num_shifted = self.num_private
+        num_shifted, num_recomputed = self.num_private, plan.num_recomputed
+        num_reused = plan.num_shared + num_shifted + self.num_loaded
         return {
             "layout": self.layout,
             "prompt_tokens": self.num_tokens,
@@ -190,11 +196,22 @@ class RequestState:
             "shared": plan.num_shared,
             "shifted": num_shifted,
             "loaded": self.num_loaded,
-            "missed": plan.num_context - plan.num_shared - num_shifted - self.num_loaded,
+            "missed": plan.num_context - num_reused - num_recomputed,
+            "recomputed": num_recomputed,
             "plain": self.num_tokens - plan.num_context,
             "tail": plan.num_tail_shared + self.num_tail_loaded,
             "fallback_reason": self.fallback_reason,
         }
+
+
+def table_of(tokens: np.ndarray, wire: WireIds) -> tuple[Forest, SegmentTable]:
+    """The forest and the segments of a prompt. Raises PromptError when these do not fit it.
+
+    tokens  (num_tokens,) int64 in pre-order
+    """
+    forest = forest_from_wire(tokens, wire)
+    selected = None if wire.recompute is None else select(forest, wire.recompute)
+    return forest, SegmentTable.make(tokens, forest, wire.layout, selected)
 
 
 def to_log(report: dict[str, Any]) -> str:

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from depcache.errors import PromptError, shorten
+from depcache.prompt.layout_names import Layout
+from depcache.prompt.wire_forms import WireIds
 from sglang_patches.compat import tenant_of
 from sglang_patches.contract import Request
 
@@ -78,6 +80,14 @@ def seal(extra_key: Any) -> str | None:
     """What goes to the scheduler for the `extra_key` of a request on its last stop before it."""
     tenant = extra_key if isinstance(extra_key, TenantKey) else join(None, extra_key)
     return None if tenant is None else str(tenant)
+
+
+def kv_layout(wire: WireIds) -> Layout:
+    """The layout in which the KV that a request reuses was computed.
+
+    A fused request reads what exact ones have cached, each row alone behind the system.
+    """
+    return wire.layout if wire.recompute is None else "tree"
 
 
 def namespace_of(req: Request, layout: str = "tree") -> Namespace:

@@ -17,7 +17,6 @@ from pydantic import ValidationError
 import depcache.prompt.wire
 from depcache.errors import PromptError
 from depcache.prompt.wire import (
-    MAX_PATHS_BYTES,
     WireIds,
     WireText,
     forest_from_wire,
@@ -26,6 +25,7 @@ from depcache.prompt.wire import (
     read_input_ids,
     split_text,
 )
+from depcache.prompt.wire_forms import MAX_PATHS_BYTES
 
 INPUT_IDS = list(range(10))
 IDS = {

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chunks of text as the context of a prompt: one after the other, each behind a separator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from depcache.errors import PromptError, shorten
+
+CHUNK_SEPARATOR = "\n\n"
+
+
+def join_chunks(chunks: Iterable[str], separator: str) -> tuple[str, tuple[int, ...]]:
+    """The context of these chunks, and the code points of each with its separator.
+
+    A chunk that stands there already is left out. Raises PromptError when one is empty or no text,
+    or there are none.
+    """
+    if isinstance(chunks, str):
+        raise PromptError(f"the chunks are one text, {shorten(chunks)}: send a list of texts")
+    if not isinstance(separator, str) or not separator:
+        raise PromptError(
+            f"the separator is {shorten(separator)}: send some text, or a chunk would run into the "
+            "one before it"
+        )
+    texts: list[str] = []
+    for number, chunk in enumerate(chunks):
+        if not isinstance(chunk, str) or not chunk.strip():
+            raise PromptError(f"chunk {number} is {shorten(chunk)}: send some text")
+        texts.append(separator + chunk)
+    texts = list(dict.fromkeys(texts))
+    if not texts:
+        raise PromptError("there are no chunks: send at least one, or a plain prompt")
+    return "".join(texts), tuple(map(len, texts))

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a fused request asks for: which share of its context is computed again, and who chooses.
+
+A fused request reuses its rows as they were computed, each alone behind the system, and computes
+some of their tokens again with full view (FusionRAG, section 3; CacheBlend; Cache-Craft). The
+engine learns one thing only, the indices; everything else here says how they are found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from depcache.errors import PromptError, shorten
+
+See = Literal["ancestors", "fused"]
+Select = Literal["first", "random", "given"]
+
+SELECTS: tuple[Select, ...] = get_args(Select)
+DEFAULT_SHARE = 0.15
+DEFAULT_SELECT: Select = "first"
+MAX_SEED = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Recompute:
+    """A share of the context, and its selector.
+
+    share     of the context's tokens, from 0 to 1; not with `given`
+    select    first: the first tokens of each row. random: a control. given: `selected`
+    selected  indices of context tokens in pre-order, ascending; with `given` and only then
+    seed      of `random`
+    is_pinned  fuse and nothing else: the server neither answers the flat prompt where that is
+              cheaper, nor leaves a row unsettled that it meets for the first time
+
+    Raises PromptError when these do not fit each other.
+    """
+
+    share: float = DEFAULT_SHARE
+    select: Select = DEFAULT_SELECT
+    selected: tuple[int, ...] | None = None
+    seed: int = 0
+    is_pinned: bool = False
+
+    def __post_init__(self) -> None:
+        is_number = isinstance(self.share, int | float) and not isinstance(self.share, bool)
+        if not is_number or not 0 <= self.share <= 1:
+            raise PromptError(
+                f"the recomputed share is {shorten(self.share)}: send a number from 0 to 1"
+            )
+        if self.select not in SELECTS:
+            raise PromptError(
+                f"{shorten(self.select)} is no selector: use one of {', '.join(SELECTS)}"
+            )
+        if not isinstance(self.seed, int) or not 0 <= self.seed <= MAX_SEED:
+            raise PromptError(
+                f"the selector's seed is {shorten(self.seed)}: send an int from 0 to {MAX_SEED}"
+            )
+        if (self.selected is not None) != (self.select == "given"):
+            what = "came without" if self.selected is None else "does not go with"
+            raise PromptError(
+                f"the selector {self.select} {what} depcache_selected: send the indices with the "
+                "selector given, and only there"
+            )
+
+    @classmethod
+    def read(cls, value: float | Recompute) -> Recompute:
+        """A `Recompute`, or one of this share. Raises PromptError."""
+        return value if isinstance(value, Recompute) else cls(value)
+
+    def to_params(self) -> dict[str, Any]:
+        """The `depcache_` keys of a request, version 2 of the wire."""
+        params: dict[str, Any] = {
+            "depcache_see": "fused",
+            "depcache_recompute": self.share,
+            "depcache_select": self.select,
+        }
+        if self.selected is not None:
+            params["depcache_selected"] = list(self.selected)
+        if self.seed:
+            params["depcache_seed"] = self.seed
+        if self.is_pinned:
+            params["depcache_pin"] = True
+        return params

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fused requests on their way in: select, choose, settle, and then fuse.
+
+A fused request is one or two requests of the engine. The first settles what is missing: an ordinary
+dependency request for these rows alone, which makes them nodes of the tree, each alone behind the
+system, and brings rows back from host and disk. The second is the request itself, with the
+indices of the tokens that are computed again. So an answer depends on the prompt and on what was
+asked, and not on what the cache happened to hold (docs/passages.md).
+
+    read    on arrival: the forest, and from it the selected tokens
+    choose  one look into the scheduler's cache: fuse, or answer the flat prompt where that is less
+    settle  rows that are missing and will be of use
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from depcache.cache.radix import to_key
+from depcache.prompt.forest import Forest, IntArray
+from depcache.prompt.recompute import Recompute
+from depcache.prompt.wire import WireIds
+from depcache.prompt.wire_forms import Wire
+from depcache.select import select, selectable
+from depcache.select.cost import ReuseForecast, choose
+from sglang_patches import compat
+from sglang_patches.http.ask import ask
+from sglang_patches.requests.tenants import seal
+
+logger = logging.getLogger("depcache")
+
+FUSED = "depcache_fused"  # attribute of a request: its `Fused`
+SETTLES = "depcache_settles"  # attribute of a request that settles another's rows
+SETTLE_TIMEOUT_S = 2.0
+
+CHEAPER = "the flat prompt computes no more tokens than fusing"
+TIMED_OUT = "the missing rows were not settled in time"
+FAILED = "the missing rows could not be settled"
+
+
+@dataclass(slots=True, eq=False)
+class Fused:
+    """How one fused request is served.
+
+    recompute    what was asked
+    num_selected  tokens that are computed again; 0 when it is answered as flat prompt
+    is_flat      it is answered as the flat prompt, which is exact
+    reason       why, where nobody asked for it
+    num_settled  tokens computed to settle rows
+    """
+
+    recompute: Recompute
+    tokens: IntArray = field(repr=False)
+    forest: Forest = field(repr=False)
+    num_selected: int = 0
+    is_flat: bool = False
+    reason: str | None = None
+    num_settled: int = 0
+
+    def report(self, differs: list[str]) -> dict[str, Any]:
+        """What a reply says of it, beside the counts of every report.
+
+        differs  in what the fused prompt differs from its flat text
+        """
+        told: dict[str, Any] = {
+            "see": "flat" if self.is_flat else "fused",
+            "select": self.recompute.select,
+            "recompute": self.recompute.share,
+            "settled": self.num_settled,
+            "differs": [each for each in differs if each == "merging" or not self.is_flat],
+        }
+        return told if self.reason is None else {**told, "fallback_reason": self.reason}
+
+
+def read_fused(obj: Any, wire: Wire, tokens: IntArray, forest: Forest) -> None:
+    """Choose the tokens of a fused request, and write its final form into `obj`.
+
+    obj   GenerateReqInput with the ids of `tokens`; one that is not fused stays as it is
+    wire  as it came
+
+    Raises PromptError for indices that do not fit.
+    """
+    recompute: Recompute | None = getattr(wire, "recompute", None)
+    if recompute is None:
+        return
+    fused = Fused(recompute, tokens, forest)
+    selected = select(forest, recompute)
+    setattr(obj, FUSED, fused)
+    if recompute.share == 1 or np.isin(selectable(forest), selected).all():
+        serve_flat(obj, fused)
+        return
+    fused.num_selected = len(selected)
+    given = Recompute(select="given", selected=tuple(selected.tolist()))
+    _set_params(obj, {**_ids_params(forest), "depcache_layout": "sequential", **given.to_params()})
+
+
+def serve_flat(obj: Any, fused: Fused, reason: str | None = None) -> None:
+    """Make `obj` the flat prompt of its tokens: every one sees all before it, nothing is moved.
+
+    Its context is one segment, so it reuses what plain prompts that begin alike have cached, and
+    they what it caches.
+    """
+    fused.is_flat, fused.reason, fused.num_selected = True, reason, 0
+    forest = fused.forest
+    flat = Forest.make(
+        forest.num_tokens,
+        forest.system_len,
+        *(([forest.context_len], [-1]) if forest.context_len else ([], [])),
+    )
+    _set_params(obj, _ids_params(flat))
+
+
+async def settle(manager: Any, obj: Any) -> None:
+    """Choose between fusing and the flat prompt, and settle what is missing for the former.
+
+    Raises nothing: what goes wrong costs the reuse, and the flat prompt is answered.
+    """
+    fused: Fused | None = getattr(obj, FUSED, None)
+    if fused is None or fused.is_flat:
+        return
+    try:
+        async with asyncio.timeout(SETTLE_TIMEOUT_S):
+            await _settle(manager, obj, fused)
+    except TimeoutError:
+        serve_flat(obj, fused, TIMED_OUT)
+    except asyncio.CancelledError:
+        raise
+    except Exception:
+        logger.exception("request %s: its rows could not be settled", obj.rid)
+        serve_flat(obj, fused, FAILED)
+
+
+async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
+    looks = _looks_of(manager)
+    tenant = seal(obj.extra_key)
+    found = await looks.look(
+        {
+            "input_ids": fused.tokens.tolist(),
+            "extra_key": tenant,
+            "custom_params": obj.sampling_params["custom_params"],
+        }
+    )
+    missing: list[int] = found["missing_by_tree"]
+    keys = row_keys(fused.tokens, fused.forest, tenant)
+    was_met = [
+        looks.forecast.meet(key, is_cached=not num) for key, num in zip(keys, missing, strict=True)
+    ]
+    forest = fused.forest
+    choice = choose(
+        missing=missing,
+        was_met=was_met,
+        num_selected=fused.num_selected,
+        num_context=forest.task_start,
+        num_prefix=found["prefix"],
+        num_task=forest.task_len,
+        share=fused.recompute.share,
+        forecast=looks.forecast.share,
+        is_pinned=fused.recompute.is_pinned,
+    )
+    if not choice.is_fused:
+        serve_flat(obj, fused, CHEAPER)
+    elif choice.settled:
+        await compat.run_beside(manager, make_settling(obj, fused, choice.settled))
+        fused.num_settled = sum(missing[row] for row in choice.settled)
+
+
+def make_settling(obj: Any, fused: Fused, rows: tuple[int, ...]) -> Any:
+    """The request that settles trees `rows` of a fused one: they and the system, and one token."""
+    tokens, forest = fused.tokens, fused.forest
+    chosen = np.isin(forest.trees, rows)
+    numbers = np.cumsum(chosen) - 1
+    parents = forest.parents[chosen]
+    index = np.repeat(chosen, forest.lens)
+    settled = np.concatenate(
+        (
+            tokens[: forest.system_len],
+            tokens[forest.system_len : forest.task_start][index],
+            tokens[forest.task_start : forest.task_start + 1],
+        )
+    )
+    part = Forest.make(
+        len(settled),
+        forest.system_len,
+        forest.lens[chosen],
+        np.where(parents < 0, -1, numbers[parents]),
+    )
+    request = type(obj)(
+        input_ids=settled.tolist(),
+        sampling_params={"max_new_tokens": 1, "custom_params": _ids_params(part)},
+        rid=f"{obj.rid}/settle",
+        stream=False,
+    )
+    for name in ("extra_key", "lora_path", "lora_id", "priority", "routed_dp_rank"):
+        if hasattr(obj, name):
+            setattr(request, name, getattr(obj, name))
+    setattr(request, SETTLES, True)
+    return request
+
+
+def row_keys(tokens: IntArray, forest: Forest, tenant: str | None) -> list[bytes]:
+    """What tells each tree of a prompt from all others: a digest of system, tenant and tokens."""
+    head = blake2b(repr(tenant).encode(), digest_size=16)
+    head.update(to_key(tokens[: forest.system_len]))
+    starts = forest.structure.tree_starts
+    keys: list[bytes] = []
+    for start, stop in zip(starts, [*starts[1:], forest.task_start], strict=True):
+        row = head.copy()
+        row.update(to_key(tokens[start:stop]))
+        keys.append(row.digest())
+    return keys
+
+
+class Looks:
+    """Looks into the scheduler's cache, many in one question while another is on its way.
+
+    forecast  of the rows that were asked for in this process
+    """
+
+    def __init__(self, manager: Any) -> None:
+        self.forecast = ReuseForecast()
+        self._manager = manager
+        self._waiting: list[tuple[dict[str, Any], asyncio.Future[dict[str, Any]]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def look(self, prompt: dict[str, Any]) -> dict[str, Any]:
+        """What `control` finds of a prompt: {"missing_by_tree": [tokens], "prefix": tokens}."""
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((prompt, future))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._ask())
+        return await future
+
+    async def _ask(self) -> None:
+        while self._waiting:
+            asked, self._waiting = self._waiting, []
+            try:
+                question = {"ask": "missing", "prompts": [prompt for prompt, _ in asked]}
+                found: list[Any] = (await ask(self._manager, question))["reply"]["found"]
+            except Exception as error:
+                found = [error] * len(asked)
+            for (_, future), each in zip(asked, found, strict=True):
+                if future.done():
+                    continue
+                if isinstance(each, Exception):
+                    future.set_exception(each)
+                else:
+                    future.set_result(each)
+
+
+_LOOKS = "depcache_looks"  # attribute of a TokenizerManager
+
+
+def _looks_of(manager: Any) -> Looks:
+    looks = getattr(manager, _LOOKS, None)
+    if looks is None:
+        looks = Looks(manager)
+        setattr(manager, _LOOKS, looks)
+    return looks
+
+
+def _ids_params(forest: Forest) -> dict[str, Any]:
+    return WireIds(
+        depcache_version=2,
+        depcache_system_len=forest.system_len,
+        depcache_segment_lens=forest.lens.tolist(),
+        depcache_segment_parents=forest.parents.tolist(),
+    ).to_params()
+
+
+def _set_params(obj: Any, params: dict[str, Any]) -> None:
+    given = obj.sampling_params["custom_params"]
+    others = {key: value for key, value in given.items() if not str(key).startswith("depcache_")}
+    obj.sampling_params = {**obj.sampling_params, "custom_params": {**others, **params}}

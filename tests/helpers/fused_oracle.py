@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The oracle of fused requests: two passes of HuggingFace in float32, sharing no code with us.
+
+Pass A computes the context as layout `tree` does, every token over its ancestors. Its keys are
+turned to where the tokens sit in the fused prompt, at their index. Pass B computes the chosen
+tokens, the task and the answer, each over all that stands before it: stale KV of the chosen tokens
+is left out, the new KV takes its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import DynamicCache
+
+from tests.helpers.oracle import Oracle, turn
+from tests.helpers.prompts import TreePrompt
+
+
+@dataclass(slots=True)
+class FusedPrompt(TreePrompt):
+    """A prompt whose request is fused, as `asked` says: keys of the wire without their prefix."""
+
+    asked: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def params(self) -> dict[str, Any] | None:
+        params = TreePrompt.params(self)
+        assert params is not None
+        return {
+            **params,
+            "depcache_version": 2,
+            "depcache_layout": "sequential",
+            "depcache_see": "fused",
+            **{f"depcache_{name}": value for name, value in self.asked.items()},
+        }
+
+
+def fuse(prompt: TreePrompt, chosen: list[int] | None = None, **asked: Any) -> FusedPrompt:
+    """The same prompt, fused; pinned, unless `asked` says otherwise.
+
+    chosen  indices of the tokens that are computed again; None leaves it to a selector
+    """
+    if chosen is not None:
+        asked = {"select": "given", "selected": chosen, **asked}
+    return FusedPrompt(prompt.system, prompt.trees, prompt.task, asked={"pin": True, **asked})
+
+
+class FusedOracle:
+    """Recomputes both passes for every answer."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        self.model = oracle.model
+        self.inv_freq: torch.Tensor = self.model.model.rotary_emb.inv_freq.float()
+
+    @torch.no_grad()
+    def score(self, prompt: TreePrompt, chosen: list[int], answer: list[int]) -> torch.Tensor:
+        """(len(answer), vocab_size) float32 log-probabilities of each token of the answer.
+
+        prompt  in layout `tree`
+        chosen  indices of the context tokens that are computed again
+        """
+        assert prompt.layout == "tree"
+        num_context = prompt.num_context
+        homes = torch.tensor(prompt.positions[:num_context])
+        alone = DynamicCache()
+        mask = prompt.mask()[:num_context, :num_context]
+        self._run(prompt.tokens[:num_context], homes, mask, alone)
+
+        kept = np.setdiff1d(np.arange(num_context), chosen)
+        cache = DynamicCache()
+        for layer, entry in enumerate(alone.layers):
+            keys = turn(entry.keys[:, :, kept], homes[kept], torch.from_numpy(kept), self.inv_freq)
+            cache.update(keys, entry.values[:, :, kept], layer)
+        tokens = np.array(prompt.tokens + answer[:-1])
+        new = np.setdiff1d(np.arange(len(tokens)), kept)
+        seen = np.concatenate((kept, new))
+        logits = self._run(
+            tokens[new].tolist(), torch.from_numpy(new), seen[None, :] <= new[:, None], cache
+        )
+        return torch.log_softmax(logits[-len(answer) :].float(), dim=-1)
+
+    def _run(
+        self, tokens: list[int], positions: torch.Tensor, mask: np.ndarray, cache: DynamicCache
+    ) -> torch.Tensor:
+        hidden = torch.from_numpy(~mask)
+        additive = torch.zeros(mask.shape).masked_fill(hidden, torch.finfo(torch.float32).min)
+        return self.model(
+            input_ids=torch.tensor([tokens]),
+            position_ids=positions[None],
+            attention_mask=additive[None, None],
+            past_key_values=cache,
+            use_cache=True,
+        ).logits[0]
