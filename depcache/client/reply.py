@@ -24,7 +24,7 @@ class ReuseReport:
     recomputed       computed, cached or not: the share that a fused request asked for
     plain            the task, or all of a prompt that was served without dependencies
     tail             tokens of `plain` that came from the cache: turns of a conversation before this
-    see              what computed tokens of the context saw: their "ancestors"; everything before them
+    see              what computed tokens saw: their "ancestors" alone; everything before them
                      ("fused"); or a fused request was answered as "flat" prompt, which is exact
     select           who chose the recomputed tokens; None where none were to be
     recompute        the share that was asked for
