@@ -33,7 +33,7 @@ class ReuseForecast:
 
     @property
     def share(self) -> float:
-        """Of the rows met lately, the share that had been met before; 0 without any."""
+        """The share of the rows met lately that had been met before; 0 without any."""
         return self._num_again / len(self._recent) if self._recent else 0.0
 
     def meet(self, row: Hashable, *, is_cached: bool = False) -> bool:

@@ -204,7 +204,8 @@ def record_metrics() -> dict[str, Any]:
         lambda: {"plain_requests": 1, "rejected_requests": 1},
         registry=registry,
     )
-    tokens = dict.fromkeys(("shared", "shifted", "loaded", "missed", "plain", "tail"), 1)
+    sources = ("shared", "shifted", "loaded", "missed", "recomputed", "plain", "tail")
+    tokens = dict.fromkeys(sources, 1)
     for reason in (None, POOL_TOO_SMALL, "anything else"):
         metrics.note_request({**tokens, "fallback_reason": reason}, 0.001)
     found: dict[str, Any] = {}

@@ -30,10 +30,10 @@ def test_every_context_row_counts_once_in_its_segment(data: st.DataObject) -> No
             if start <= index < stop:
                 expected[segment, kind] += 1
     counted = plan.rows.by_segment(table)
-    assert counted.shape == (table.num_segments, int(RowKind.TASK))
+    assert counted.shape == (table.num_segments, RowKind.MISSED + 1)
     assert {
         (segment, kind): counted[segment, kind]
         for segment in range(table.num_segments)
-        for kind in range(int(RowKind.TASK))
+        for kind in range(RowKind.MISSED + 1)
         if counted[segment, kind]
     } == expected

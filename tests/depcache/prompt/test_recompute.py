@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The keys of a fused request on the wire, and what does not fit together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from depcache.errors import PromptError
+from depcache.prompt.dep_prompt import DepPrompt
+from depcache.prompt.recompute import Recompute
+from depcache.prompt.wire import WireIds, WireOutline, parse_wire
+from tests.depcache.prompt.make import make_bpe
+
+IDS: dict[str, Any] = {
+    "depcache_version": 2,
+    "depcache_system_len": 2,
+    "depcache_segment_lens": [3, 4],
+    "depcache_segment_parents": [-1, -1],
+}
+OUTLINE: dict[str, Any] = {
+    "depcache_version": 2,
+    "depcache_outline": {"start": 0, "lens": [3, 4], "rows": [1, 1]},
+}
+FUSED = {"depcache_see": "fused"}
+
+
+def read(params: dict[str, Any], **more: Any) -> WireIds | WireOutline:
+    wire = parse_wire({**params, **{f"depcache_{name}": value for name, value in more.items()}})
+    assert isinstance(wire, WireIds | WireOutline)
+    return wire
+
+
+@pytest.mark.parametrize("form", [IDS, OUTLINE], ids=["ids", "outline"])
+def test_a_fused_request_is_sequential_and_has_defaults(form: dict[str, Any]) -> None:
+    wire = read({**form, **FUSED})
+    assert wire.recompute == Recompute(0.15, "first")
+    assert wire.layout == "sequential"
+    assert read(form).recompute is None
+
+
+@pytest.mark.parametrize("form", [IDS, OUTLINE], ids=["ids", "outline"])
+def test_a_fused_request_comes_back_from_its_keys(form: dict[str, Any]) -> None:
+    asked = {"see": "fused", "recompute": 0.3, "select": "random", "seed": 4, "pin": True}
+    wire = read(form, **asked)
+    assert wire.recompute == Recompute(0.3, "random", seed=4, is_pinned=True)
+    assert parse_wire(wire.to_params()) == wire
+
+
+@pytest.mark.parametrize("form", [IDS, OUTLINE], ids=["ids", "outline"])
+def test_other_requests_have_none_of_its_keys(form: dict[str, Any]) -> None:
+    assert not any("see" in key or "recompute" in key for key in read(form).to_params())
+
+
+@pytest.mark.parametrize(
+    ("form", "changed", "why"),
+    [
+        (IDS, {"version": 1}, "depcache_see"),
+        (IDS, {"layout": "tree"}, "depcache_layout is 'tree' in a fused request"),
+        (IDS, {"see": "all"}, "depcache_see is 'all'"),
+        (IDS, {"recompute": 1.1}, "depcache_recompute is 1.1"),
+        (IDS, {"recompute": -0.1}, "depcache_recompute is -0.1"),
+        (IDS, {"recompute": float("nan")}, "depcache_recompute is nan"),
+        (IDS, {"recompute": True}, "depcache_recompute is True"),
+        (IDS, {"recompute": "0.1"}, "depcache_recompute is '0.1'"),
+        (IDS, {"select": "best"}, "depcache_select is 'best'"),
+        (IDS, {"select": "given"}, "came without depcache_selected"),
+        (IDS, {"selected": [3]}, "does not go with depcache_selected"),
+        (IDS, {"select": "given", "selected": ["3"]}, "depcache_selected[0] is '3'"),
+        (IDS, {"select": "given", "selected": None}, "depcache_selected is None"),
+        (IDS, {"seed": -1}, "depcache_seed is -1"),
+        (OUTLINE, {"select": "given", "selected": [3]}, "whose tokens nobody has counted"),
+    ],
+)
+def test_keys_that_do_not_fit_are_refused(
+    form: dict[str, Any], changed: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(PromptError) as error:
+        read({**form, **FUSED}, **changed)
+    assert why in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["recompute", "select", "selected", "seed", "pin"])
+def test_keys_of_a_fused_request_alone_are_refused(name: str) -> None:
+    value = {"recompute": 0.5, "select": "first", "selected": [3], "seed": 1, "pin": True}[name]
+    with pytest.raises(PromptError, match=f"depcache_{name} goes with depcache_see"):
+        read(IDS, **{name: value})
+
+
+@pytest.mark.parametrize("share", [True, "0.1", 2, float("nan"), None])
+def test_a_share_that_is_none_is_refused(share: Any) -> None:
+    with pytest.raises(PromptError, match="send a number from 0 to 1"):
+        Recompute.read(share)
+
+
+def test_chunks_become_rows_that_begin_with_their_separator() -> None:
+    prompt = DepPrompt.from_chunks(
+        ["one", "two", "one"], tokenizer=make_bpe(), system="S", task="T?", recompute=0.5
+    )
+    assert [segment.text for segment in prompt.segments] == ["\n\none", "\n\ntwo"]
+    assert prompt.layout == "sequential"
+    ids, params = prompt.to_wire()
+    again = DepPrompt.from_wire(ids, params)
+    assert again.recompute == Recompute(0.5)
+    assert params["depcache_version"] == 2
+
+
+def test_chunks_alone_are_an_exact_prompt() -> None:
+    prompt = DepPrompt.from_chunks(["one", "two"], tokenizer=make_bpe(), task="T?")
+    assert prompt.recompute is None and prompt.layout == "tree"
+
+
+@pytest.mark.parametrize(
+    ("chunks", "why"),
+    [
+        ([], "there are no chunks"),
+        (["a", " "], "chunk 1 is ' '"),
+        (["a", 3], "chunk 1 is 3"),
+        ("abc", "the chunks are one text"),
+    ],
+)
+def test_chunks_that_are_none_are_refused(chunks: Any, why: str) -> None:
+    with pytest.raises(PromptError) as error:
+        DepPrompt.from_chunks(chunks, tokenizer=make_bpe(), task="T?")
+    assert why in str(error.value)
+
+
+def test_a_separator_is_needed() -> None:
+    with pytest.raises(PromptError, match="send some text"):
+        DepPrompt.from_chunks(["a"], tokenizer=make_bpe(), task="T?", separator="")

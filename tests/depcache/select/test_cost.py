@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The choice between fusing and the flat prompt, and the forecast that it uses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from depcache.select.cost import Choice, ReuseForecast, choose
+
+
+def choice(missing: list[int], was_met: list[bool] | None = None, **changed: Any) -> Choice:
+    """Four rows of 100 tokens behind a system of 20; of the context 15 % would be recomputed."""
+    given: dict[str, Any] = {
+        "num_selected": 60,
+        "num_context": 420,
+        "num_prefix": 20,
+        "num_task": 30,
+        "share": 0.15,
+        "forecast": 0.0,
+        "is_pinned": False,
+    }
+    was_met = [not num for num in missing] if was_met is None else was_met
+    return choose(missing=missing, was_met=was_met, **{**given, **changed})
+
+
+def test_cached_rows_are_fused() -> None:
+    assert choice([0, 0, 0, 0]) == Choice(True, ())
+
+
+def test_a_prompt_that_is_a_cached_prefix_is_answered_as_it_is() -> None:
+    assert choice([0, 0, 0, 0], num_prefix=420) == Choice(False, ())
+
+
+def test_fresh_rows_are_not_fused_where_none_comes_again() -> None:
+    assert choice([100] * 4, forecast=0.1) == Choice(False, ())
+
+
+def test_fresh_rows_are_settled_where_most_come_again() -> None:
+    assert choice([100] * 4, forecast=0.8) == Choice(True, (0, 1, 2, 3))
+
+
+def test_a_row_met_before_is_settled_and_a_new_one_is_not() -> None:
+    assert choice([0, 100, 0, 100], [True, True, True, False]) == Choice(True, (1,))
+
+
+def test_a_pinned_request_settles_whatever_is_missing() -> None:
+    assert choice([0, 100, 0, 7], num_prefix=420, is_pinned=True) == Choice(True, (1, 3))
+
+
+@pytest.mark.parametrize("num_prefix", range(20, 421, 20))
+def test_it_computes_no_more_than_a_prefix_cache_when_nothing_is_invested(num_prefix: int) -> None:
+    for missing in ([0] * 4, [0, 50, 50, 0], [100] * 4):
+        made = choice(missing, num_prefix=num_prefix)
+        if made.is_fused:
+            assert sum(missing) + 60 < 420 - num_prefix
+
+
+def test_the_forecast_is_the_share_of_rows_met_again_in_its_window() -> None:
+    forecast = ReuseForecast(window=4)
+    assert forecast.share == 0
+    assert [forecast.meet(row) for row in "abab"] == [False, False, True, True]
+    assert forecast.share == 0.5
+    assert [forecast.meet(row) for row in "ab"] == [True, True]
+    assert forecast.share == 1
+    assert not forecast.meet("c")
+    assert forecast.share == 0.75
+
+
+def test_a_cached_row_was_met_by_whomever() -> None:
+    assert ReuseForecast().meet("a", is_cached=True)
+
+
+def test_the_forecast_forgets_the_rows_that_were_longest_unseen() -> None:
+    forecast = ReuseForecast(max_known=2)
+    for row in "aba":
+        forecast.meet(row)
+    forecast.meet("c")  # b goes
+    assert [forecast.meet(row) for row in "ac"] == [True, True]
+    assert not forecast.meet("b")
