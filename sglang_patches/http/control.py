@@ -58,7 +58,8 @@ def _explain(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
     """What the plan for a prompt would be now. Changes nothing.
 
     `on_disk` are those of the missed that a request could have brought from disk while it waits.
-    `tail` is of what follows the context, which is in no other number.
+    `tail` is of what follows the context, which is in no other number. `selected` is told of a
+    fused request: so many tokens are computed again, whatever the other numbers count of them.
     """
     table, root = _table_and_root(cache, question)
     plan = look_up(cache.tree, root, table, num_tiers=1)  # the others only while it waits
@@ -77,6 +78,7 @@ def _explain(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
             (*parts, stop - start - sum(parts))
             for parts, start, stop in zip(plan.by_segment, table.starts, table.stops, strict=True)
         ],
+        **({} if table.selected is None else {"selected": int(table.selected.sum())}),
     }
 
 
