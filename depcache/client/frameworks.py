@@ -9,12 +9,15 @@ prompts, without a word. So both are given wherever both are taken.
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import Any
 
 from depcache.client.reply import ReuseReport
 from depcache.client.transport import async_httpx_client, httpx_client
 from depcache.errors import ConfigError, shorten
+
+logger = logging.getLogger("depcache")
 
 SYNC, ASYNC = "sync", "async"
 KEPT_OPEN = "kept open"
@@ -30,6 +33,10 @@ FRAMEWORKS: dict[str, dict[str, str]] = {
 }
 """A framework to its keyword arguments, a dot before the key of a mapping, and what they hold."""
 
+ONE_SIDED = {"neo4j-graphrag": ("asynchronous calls (`ainvoke`)", "llm.async_client")}
+"""A framework that takes one client for two kinds of calls: the calls that go out without it, and
+the attribute that takes another client afterwards."""
+
 INSTALLABLE = {"litellm": {"client_session": SYNC, "aclient_session": ASYNC}}
 """A library to the attributes of its module that hold the clients of all its calls."""
 
@@ -38,7 +45,8 @@ def clients(framework: str, **options: Any) -> dict[str, Any]:
     """The keyword arguments that bring DepCache into `framework`.
 
     framework  openai, openai-async, llamaindex (`OpenAILike`), langchain (`ChatOpenAI`),
-               neo4j-graphrag (`OpenAILLM`, which takes a client for its synchronous calls alone),
+               neo4j-graphrag (`OpenAILLM`, which takes a client for its synchronous calls alone:
+               the log says so once),
                lightrag (`openai_complete_if_cache`, for all its calls: LightRAG closes the
                client it is given after each one, so this one stays open)
     options    of `httpx_client` and `async_httpx_client`
@@ -50,6 +58,16 @@ def clients(framework: str, **options: Any) -> dict[str, Any]:
         raise ConfigError(
             f"{shorten(framework)} is no framework that is known here: use one of "
             f"{', '.join(FRAMEWORKS)}, or pass depcache.httpx_client() yourself"
+        )
+    if framework in ONE_SIDED and framework not in _warned:
+        _warned.add(framework)
+        calls, attribute = ONE_SIDED[framework]
+        logger.warning(
+            "%s takes one client for its synchronous calls alone, so its %s go out as plain "
+            "prompts: set %s yourself, or ask synchronously",
+            framework,
+            calls,
+            attribute,
         )
     made: dict[str, Any] = {}
     for name, kind in wanted.items():
@@ -100,6 +118,8 @@ def report(reply: Any) -> ReuseReport | None:
                 return found
     return None
 
+
+_warned: set[str] = set()  # frameworks of which the log has said so in this process
 
 _WRAPPERS = ("raw", "response_metadata", "additional_kwargs", "model_extra")
 

@@ -7,7 +7,7 @@ questions over facts of our own; its user code differs from an ordinary program 
 
 For the second question it counts the share of the prompt's tokens that a server had not to compute:
 SGLang's prefix cache by the usage of the reply, DepCache by its report. The exit code is 1 when a
-call fails, rows of facts are not read, or DepCache reuses no more than the prefix cache does.
+call fails, rows of facts are not read, or DepCache reuses less than the prefix cache does.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def compare(
     if any(each["report"] is None for each in said):
         faults.append(f"{name} ({calls}): a prompt went out plain")
     shares = row["reused_of_question_2"]
-    if not faults and not shares["depcache"] > shares["sglang"]:
+    if not faults and shares["depcache"] < shares["sglang"]:
         faults.append(f"{name} ({calls}): reuse is {shares}")
     return row, faults
 
@@ -211,7 +211,7 @@ def _reused(said: dict[str, Any]) -> float | None:
     report = said["report"]
     if report is None:
         return None
-    return _share(sum(report[kind] for kind in ("shared", "shifted", "loaded")), said)
+    return _share(sum(report[kind] for kind in ("shared", "shifted", "loaded", "tail")), said)
 
 
 def _share(tokens: int, said: dict[str, Any]) -> float:

@@ -57,6 +57,17 @@ def test_the_client_of_lightrag_survives_that_it_closes_it_after_each_call() -> 
     assert not client.is_closed
 
 
+def test_calls_that_a_framework_sends_without_us_are_said_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("depcache.client.frameworks._warned", set[str]())
+    for name in ("neo4j-graphrag", "neo4j-graphrag", "langchain", "openai"):
+        depcache.clients(name)
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert "asynchronous calls (`ainvoke`) go out as plain prompts" in record.getMessage()
+
+
 def test_an_unknown_framework_is_an_error_that_lists_the_known() -> None:
     with pytest.raises(depcache.ConfigError, match="langchain"):
         depcache.clients("prolog")
