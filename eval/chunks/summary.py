@@ -47,7 +47,10 @@ def _summarise_set(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         {(row["form"], row["method"], row["placement"], row["recompute"]): row for row in rows}
         for rows in (line["rows"] for line in lines)
     ]
-    keys = list(dict.fromkeys(key for rows in of_questions for key in rows))
+    # Questions that a lean run asked have fewer rows; those without context have full ones alone.
+    reusing = [rows for rows in of_questions if any(placement for _, _, placement, _ in rows)]
+    fewest = min(reusing or of_questions, key=len)
+    keys = [key for key in fewest if all(key in rows for rows in reusing)]
     draws = np.random.default_rng(0).integers(0, len(lines), (NUM_RESAMPLES, len(lines)))
 
     def values(key: Key, measure: str) -> Values:
