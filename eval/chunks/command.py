@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Context that is only partly computed again: `python -m eval chunks --rows --data DIR --json OUT`.
+"""Context that is only partly computed again: `python -m eval chunks --rows --data DIR`.
 
+    --tokens  what a prefix cache and reuse of chunks compute for streams of requests, simulated;
+              --data names a folder with traces of retrievers
     --rows    models as they come: the questions of `eval quality` with their facts as merged
               trees, as whole paths and as triples; nothing, or a share of them, computed again
-    --quick   3 questions of each set
+    --quick   3 questions of each set, 200 requests of each stream
 
 The oracle is HuggingFace in float32 on one thread; no server runs, and no time is measured. A
 model is `NAME=DIR`; depcache-tiny and control, the two that are in the checkout, unless --models
@@ -22,6 +24,8 @@ from typing import Any
 from rich.console import Console
 
 from depcache.errors import ConfigError
+from eval.chunks.simulate import NUM_QUICK as FEW
+from eval.chunks.simulate import simulate
 from eval.chunks.summary import summarise
 from eval.output import about, add_output, require, write_report
 from eval.quality.prompts import SETS, make_sets
@@ -32,8 +36,9 @@ NUM_QUICK, NUM_QUESTIONS = 3, 500
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the subcommand."""
-    add_output(parser, quick=f"{NUM_QUICK} questions of each set")
+    add_output(parser, quick=f"{NUM_QUICK} questions of each set, {FEW} requests")
     add = parser.add_argument
+    add("--tokens", action="store_true", help="the table of tokens, simulated")
     add("--rows", action="store_true", help="the table of models as they come")
     add("--data", type=Path, help="folder that holds the public sets (default: the demo only)")
     add("--sets", nargs="+", choices=SETS, default=list(SETS), help="(default: all)")
@@ -48,11 +53,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print and write; the exit code."""
-    if not args.rows:
-        raise ConfigError("nothing is asked for: add --rows")
-    require("rouge_score", "scipy")
+    if not args.rows and not args.tokens:
+        raise ConfigError("nothing is asked for: add --tokens or --rows")
     started = time.perf_counter()
-    report: dict[str, Any] = ask_rows(args)
+    report: dict[str, Any] = {}
+    if args.tokens:
+        if args.data is None:
+            raise ConfigError("--tokens needs requests: name their folder with --data")
+        report["tokens"] = simulate(args.data, quick=args.quick)
+    if args.rows:
+        require("rouge_score", "scipy")
+        report |= ask_rows(args)
     write_report(report | about(args, time.perf_counter() - started), args.json)
     return 0
 

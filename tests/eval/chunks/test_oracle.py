@@ -54,7 +54,7 @@ def write(reader: Reader, form: Form) -> Written:
 
 @torch.no_grad()
 def logits_of(stock, written: Written, answer: list[int], mask: np.ndarray, positions: np.ndarray):
-    """Of stock HuggingFace at the answer's places, with a mask and positions of the prompt."""
+    """What stock HuggingFace says at the answer's places, with this mask and these positions."""
     num, more = len(written.tokens), len(answer) - 1
     tokens = np.concatenate((written.tokens, answer[:-1])).astype(np.int64)
     visible = np.tri(num + more, dtype=bool)
