@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from depcache.errors import ConfigError, DepCacheError
 from eval import attention, conversation, costs, demo, everything, retrieval, spellings
+from eval.chunks import command as chunks
 from eval.firsthour import command as firsthour
 from eval.host import command as host
 from eval.output import command_line
@@ -35,6 +36,7 @@ SUBCOMMANDS = {
     "teach": (teach, "training examples for the small model from MetaQA and 2Wiki"),
     "spellings": (spellings, "facts in other places and spellings: found, and answered rightly?"),
     "recognise": (recognise, "facts in prompts of frameworks and of other kinds: what is found?"),
+    "chunks": (chunks, "context that is only partly computed again: answers and tokens"),
     "attention": (attention, "milliseconds of the attention plans"),
     "tiers": (tiers, "time to first token by the tier that holds the KV, on a real server"),
     "soak": (soak, "everything at once for as long as one likes: does it hold?"),

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the lines of questions to the table of methods, with intervals over the questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eval.quality.scores import NUM_RESAMPLES
+
+MIN_GAP = 0.05
+"""Full attention must be so much better than reuse before a share of the gap means anything."""
+
+Key = tuple[str, str, str, float]
+"""Form, method, placement and share."""
+
+Values = NDArray[np.float64]
+
+
+def summarise(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each model, set and method.
+
+    lines  as `eval.chunks.rows` writes them; a question without context counts in every row
+
+    right            exact match, 0 to 1, with `right_95`
+    recovered        (right - reuse) / (full - reuse) of the same form and placement, with `low`
+                     and `high`; None unless full is 5 points better, with an interval above 0
+    lost             points against full attention over whole paths, with `lost_95`
+    kl               against full attention of the same form
+    computed_share   tokens of the second pass by tokens of the whole prompt
+    All intervals are of 95 %, by bootstrap over the same questions.
+    """
+    cases: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for line in sorted(lines, key=lambda line: line["number"]):
+        cases.setdefault((line["model"], line["set"]), []).append(line)
+    table: list[dict[str, Any]] = []
+    for (model, name), mine in cases.items():
+        table += [{"model": model, "set": name, **row} for row in _summarise_set(mine)]
+    return table
+
+
+def _summarise_set(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    of_questions = [
+        {(row["form"], row["method"], row["placement"], row["recompute"]): row for row in rows}
+        for rows in (line["rows"] for line in lines)
+    ]
+    # Questions that a lean run asked have fewer rows; those without context have full ones alone.
+    reusing = [rows for rows in of_questions if any(placement for _, _, placement, _ in rows)]
+    fewest = min(reusing or of_questions, key=len)
+    keys = [key for key in fewest if all(key in rows for rows in reusing)]
+    draws = np.random.default_rng(0).integers(0, len(lines), (NUM_RESAMPLES, len(lines)))
+
+    def values(key: Key, measure: str) -> Values:
+        full = key[0], "full", "", 1.0
+        return np.array([rows.get(key, rows[full])[measure] for rows in of_questions], float)
+
+    flat = values(("paths", "full", "", 1.0), "em")
+    table: list[dict[str, Any]] = []
+    for key in keys:
+        form, method, placement, share = key
+        right = values(key, "em")
+        row: dict[str, Any] = {
+            "form": form,
+            "method": method,
+            "placement": placement,
+            "recompute": share,
+            "n": len(lines),
+            "right": _round(right.mean()),
+            "right_95": _interval(right[draws].mean(1)),
+            "lost": _round(flat.mean() - right.mean()),
+            "lost_95": _interval((flat - right)[draws].mean(1)),
+            "f1": _round(values(key, "f1").mean()),
+            "kl": _round(values(key, "kl").mean()),
+        }
+        computed, context = values(key, "computed"), values(key, "context")
+        whole = values((form, "full", "", 1.0), "computed")
+        row["computed"] = _round(computed.mean())
+        row["context"] = _round(context.mean())
+        row["computed_share"] = _round(computed.sum() / whole.sum())
+        full, reuse = values((form, "full", "", 1.0), "em"), None
+        if placement:
+            reuse = values((form, "reuse", placement, 0.0), "em")
+        row |= _recovered(right, full, reuse, draws)
+        table.append(row)
+    return table
+
+
+def _recovered(
+    right: Values, full: Values, reuse: Values | None, draws: NDArray[np.int64]
+) -> dict[str, Any]:
+    nothing = {"recovered": None, "low": None, "high": None}
+    if reuse is None:
+        return nothing
+    gaps = (full - reuse)[draws].mean(1)
+    gap = (full - reuse).mean()
+    if gap < MIN_GAP or np.percentile(gaps, 2.5) <= 0:
+        return nothing
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = (right - reuse)[draws].mean(1) / gaps
+    low, high = _interval(shares[np.isfinite(shares)])
+    return {"recovered": _round((right - reuse).mean() / gap), "low": low, "high": high}
+
+
+def _interval(means: Values) -> list[float]:
+    low, high = np.percentile(means, [2.5, 97.5])
+    return [_round(low), _round(high)]
+
+
+def _round(value: Any) -> float:
+    return round(float(value), 4)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command reads its models, goes on from its lines, and says what it cannot do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from depcache.errors import ConfigError
+from eval.__main__ import main
+from eval.chunks.command import read_models
+from tests.helpers.models import make_model
+
+
+def test_a_word_that_names_no_model_is_refused() -> None:
+    with pytest.raises(ConfigError, match="write NAME=DIR"):
+        read_models(["control"])
+    assert set(read_models(None)) == {"depcache-tiny", "control"}
+
+
+@pytest.mark.parametrize("words", [[], ["--tokens"]])
+def test_a_call_that_asks_for_nothing_is_refused(words: list[str]) -> None:
+    assert main(["chunks", *words]) == 2
+
+
+def test_a_run_goes_on_from_its_lines(tmp_path: Path) -> None:
+    folder = make_model("llama_mha", tmp_path / "model")
+    lines, out = tmp_path / "lines.jsonl", tmp_path / "out.json"
+    words = ["chunks", "--rows", "--lean", "--sets", "demo", "--paths", "1", "--questions", "1"]
+    words += ["--models", f"mine={folder}", "--lines", str(lines), "--json", str(out)]
+    assert main([*words, "--seconds", "0"]) == 0
+    assert json.loads(out.read_text())["untrained_trees"] == []
+    rows = [{"form": form, "method": "full", "placement": "", "recompute": 1.0} for form in FORMS]
+    rows += [
+        {"form": form, "method": "reuse", "placement": "tree", "recompute": 0.0} for form in FORMS
+    ]
+    measured = {"em": 1.0, "f1": 1.0, "kl": 0.0, "computed": 10, "context": 5}
+    line = {"model": "mine", "set": "demo", "number": 0, "commit": None}
+    line["rows"] = [row | measured for row in rows]
+    lines.write_text(json.dumps(line) + "\n" + '{"cut off')
+    assert main(words) == 0
+    report = json.loads(out.read_text())
+    assert len(report["untrained_trees"]) == len(rows)
+    assert report["command"].startswith("python -m eval chunks --rows")
+
+
+FORMS = ("merged", "paths", "triples")
