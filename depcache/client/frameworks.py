@@ -13,6 +13,7 @@ import logging
 from importlib import import_module
 from typing import Any
 
+from depcache.client.cognee_prompt import put_question_last
 from depcache.client.reply import ReuseReport
 from depcache.client.transport import async_httpx_client, httpx_client
 from depcache.errors import ConfigError, shorten
@@ -39,6 +40,9 @@ the attribute that takes another client afterwards."""
 
 INSTALLABLE = {"litellm": {"client_session": SYNC, "aclient_session": ASYNC}}
 """A library to the attributes of its module that hold the clients of all its calls."""
+
+ADAPTED = {"cognee": ("litellm", put_question_last)}
+"""A framework to the library it calls models through, and what else it needs."""
 
 
 def clients(framework: str, **options: Any) -> dict[str, Any]:
@@ -80,19 +84,23 @@ def clients(framework: str, **options: Any) -> dict[str, Any]:
 def install(library: str, **options: Any) -> None:
     """Bring DepCache into all calls of `library` in this process.
 
-    library  litellm: GraphRAG-SDK, MS GraphRAG and cognee call models through it
+    library  litellm: GraphRAG-SDK, MS GraphRAG and cognee call models through it. cognee: that, and
+             its prompt has the question behind the facts, not before them
     options  as for `clients`
 
     Raises ConfigError for another name, or where the library is not installed.
     """
-    wanted = INSTALLABLE.get(library)
+    through, adapt = ADAPTED.get(library, (library, None))
+    wanted = INSTALLABLE.get(through)
     if wanted is None:
         raise ConfigError(
             f"{shorten(library)} cannot be given clients for the whole process: use one of "
-            f"{', '.join(INSTALLABLE)}, or depcache.clients(...)"
+            f"{', '.join((*INSTALLABLE, *ADAPTED))}, or depcache.clients(...)"
         )
     try:
-        module = import_module(library)
+        module = import_module(through)
+        if adapt is not None:
+            adapt()
     except ImportError as error:
         raise ConfigError(f"{library} is not installed here ({error}): install it first") from None
     for name, kind in wanted.items():

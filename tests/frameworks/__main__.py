@@ -90,6 +90,13 @@ FRAMEWORKS = {
         'depcache.install("litellm")',
         {"GraphRAG-SDK": 7},
     ),
+    "cognee": Framework(
+        "cognee_program.py",
+        ("cognee==1.6.5", "litellm"),
+        ("cognee", "litellm"),
+        'depcache.install("cognee")',
+        {"cognee": 7},
+    ),
 }
 
 
