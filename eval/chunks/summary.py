@@ -14,6 +14,9 @@ from eval.quality.scores import NUM_RESAMPLES
 MIN_GAP = 0.05
 """Full attention must be so much better than reuse before a share of the gap means anything."""
 
+ALL = "all"
+"""The set of all questions of a model, each counting once."""
+
 MIN_KL = 0.001
 """Less than this in the mean is noise."""
 
@@ -24,7 +27,7 @@ Values = NDArray[np.float64]
 
 
 def summarise(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each model, set and method.
+    """One row for each model, set and method, and for all sets of a model together.
 
     lines  as `eval.chunks.rows` writes them; a question without context counts in every row
 
@@ -42,10 +45,17 @@ def summarise(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     cases: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for line in sorted(lines, key=lambda line: line["number"]):
         cases.setdefault((line["model"], line["set"]), []).append(line)
-    table: list[dict[str, Any]] = []
-    for (model, name), mine in cases.items():
-        table += [{"model": model, "set": name, **row} for row in _summarise_set(mine)]
-    return table
+    together: dict[str, list[list[dict[str, Any]]]] = {}
+    for (model, _), mine in cases.items():
+        together.setdefault(model, []).append(mine)
+    for model, sets in together.items():
+        if len(sets) > 1:
+            cases[model, ALL] = [line for mine in sets for line in mine]
+    return [
+        {"model": model, "set": name, **row}
+        for (model, name), mine in cases.items()
+        for row in _summarise_set(mine)
+    ]
 
 
 def _summarise_set(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
