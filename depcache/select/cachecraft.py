@@ -39,8 +39,8 @@ def contextuality(
     return 1 / (1 + exp(-ratio))
 
 
-def prefix_overlap(
-    inter: Mapping[Hashable, float], old: Sequence[Hashable], new: Sequence[Hashable]
+def prefix_overlap[Chunk: Hashable](
+    inter: Mapping[Chunk, float], old: Sequence[Chunk], new: Sequence[Chunk]
 ) -> float:
     """beta: the share of the attention to old chunks that goes to those here again (eq. 6).
 
@@ -68,8 +68,8 @@ def order_penalty(old: Sequence[Hashable], new: Sequence[Hashable]) -> float:
     return sum(a > b for a, b in pairs) / len(pairs) if pairs else 0.0
 
 
-def adjusted_overlap(
-    inter: Mapping[Hashable, float], old: Sequence[Hashable], new: Sequence[Hashable]
+def adjusted_overlap[Chunk: Hashable](
+    inter: Mapping[Chunk, float], old: Sequence[Chunk], new: Sequence[Chunk]
 ) -> float:
     """beta' = beta (1 - gamma) (eq. 8)."""
     return prefix_overlap(inter, old, new) * (1 - order_penalty(old, new))

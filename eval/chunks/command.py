@@ -5,6 +5,8 @@
               --data names a folder with traces of retrievers
     --rows    models as they come: the questions of `eval quality` with their facts as merged
               trees, as whole paths and as triples; nothing, or a share of them, computed again
+    --methods all methods of FusionRAG, Cache-Craft and CacheBlend, the same questions with the
+              text of their paths cut into chunks of 40 tokens
     --quick   3 questions of each set, 200 requests of each stream
 
 The oracle is HuggingFace in float32 on one thread; no server runs, and no time is measured. A
@@ -18,6 +20,7 @@ import argparse
 import math
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--tokens", action="store_true", help="the table of tokens, simulated")
     add("--rows", action="store_true", help="the table of models as they come")
+    add("--methods", action="store_true", help="the table of methods, on chunks")
     add("--data", type=Path, help="folder that holds the public sets (default: the demo only)")
     add("--sets", nargs="+", choices=SETS, default=list(SETS), help="(default: all)")
     add("--models", nargs="+", metavar="NAME=DIR", help="(default: depcache-tiny and control)")
@@ -53,27 +57,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print and write; the exit code."""
-    if not args.rows and not args.tokens:
-        raise ConfigError("nothing is asked for: add --tokens or --rows")
+    if not (args.rows or args.tokens or args.methods):
+        raise ConfigError("nothing is asked for: add --tokens, --rows or --methods")
     started = time.perf_counter()
     report: dict[str, Any] = {}
     if args.tokens:
         if args.data is None:
             raise ConfigError("--tokens needs requests: name their folder with --data")
         report["tokens"] = simulate(args.data, quick=args.quick)
+    if args.rows and args.methods and args.lines is not None:
+        raise ConfigError("--lines is of one table: ask for --rows and --methods one by one")
     if args.rows:
         require("rouge_score", "scipy")
-        report |= ask_rows(args)
+        report |= ask_questions(args, "untrained_trees")
+    if args.methods:
+        require("rouge_score", "scipy")
+        report |= ask_questions(args, "quality")
     write_report(report | about(args, time.perf_counter() - started), args.json)
     return 0
 
 
-def ask_rows(args: argparse.Namespace) -> dict[str, Any]:
-    """The table of models as they come, and what it was asked with."""
+def ask_questions(args: argparse.Namespace, table: str) -> dict[str, Any]:
+    """A table, `untrained_trees` or `quality`, and what it was asked with."""
     # Other commands of `python -m eval` do without torch.
     import torch
 
-    from eval.chunks.rows import ask_all, read_lines
+    from eval.chunks.methods import ask_methods
+    from eval.chunks.rows import ask, ask_all, read_lines
 
     torch.set_num_threads(1)
     err = Console(stderr=True, highlight=False)
@@ -84,6 +94,7 @@ def ask_rows(args: argparse.Namespace) -> dict[str, Any]:
         numbers = dict.fromkeys(args.sets, number)
         sets = make_sets(args.data, numbers, pruner=args.pruner, max_paths=args.paths)
     with tempfile.TemporaryDirectory(prefix="depcache-eval-") as folder:
+        how = ask_methods if table == "quality" else partial(ask, lean=args.lean)
         file = args.lines or Path(folder) / "lines.jsonl"
         with err.status("asking") as status:
             commit = about(args, 0).get("commit")
@@ -93,7 +104,7 @@ def ask_rows(args: argparse.Namespace) -> dict[str, Any]:
                 file,
                 commit=commit,
                 until=until,
-                lean=args.lean,
+                how=how,
                 tell=status.update,
             )
         lines = [
@@ -102,7 +113,7 @@ def ask_rows(args: argparse.Namespace) -> dict[str, Any]:
             if line["model"] in models and line["set"] in sets and line["number"] < number
         ]
     return {
-        "untrained_trees": summarise(lines),
+        table: summarise(lines),
         "settings": {"pruner": args.pruner, "paths": args.paths, "models": list(models)},
         "asked_at_commits": sorted({line["commit"] for line in lines if line["commit"]}),
     }

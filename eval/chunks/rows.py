@@ -78,7 +78,7 @@ def ask_all(
     *,
     commit: str | None,
     until: float,
-    lean: bool = False,
+    how: Callable[[Reader, Asked], Iterator[dict[str, Any]]],
     tell: Callable[[str], None],
 ) -> None:
     """Ask each model each question that `file` does not have, one line each.
@@ -87,7 +87,7 @@ def ask_all(
 
     commit  of the code, for the lines
     until   `time.monotonic()` after which no question begins
-    lean    only the shares and selectors of `LEAN`
+    how     the rows of one question
     """
     done = {(line["model"], line["set"], line["number"]) for line in read_lines(file)}
     readers = {name: Reader(folder) for name, folder in models.items()}
@@ -98,7 +98,7 @@ def ask_all(
         if time.monotonic() > until:
             return
         asked = sets[name][number]
-        rows = list(ask(readers[model], asked, lean=lean))
+        rows = list(how(readers[model], asked))
         line = {"model": model, "set": name, "number": number, "commit": commit, "rows": rows}
         _append(file, line)
         tell(f"{model}, {name}, question {number + 1}")
@@ -115,7 +115,10 @@ def _append(file: Path, line: Line) -> None:
 
 
 def ask(reader: Reader, asked: Asked, *, lean: bool = False) -> Iterator[dict[str, Any]]:
-    """The rows of one question; only that of full attention where retrieval found no path."""
+    """The rows of one question; only those of full attention where retrieval found no path.
+
+    lean  only the shares and selectors of `LEAN`
+    """
     writer = Writer(reader.tokenizer)
 
     @cache

@@ -14,6 +14,12 @@ from eval.quality.scores import NUM_RESAMPLES
 MIN_GAP = 0.05
 """Full attention must be so much better than reuse before a share of the gap means anything."""
 
+ALL = "all"
+"""The set of all questions of a model, each counting once."""
+
+MIN_KL = 0.001
+"""Less than this in the mean is noise."""
+
 Key = tuple[str, str, str, float]
 """Form, method, placement and share."""
 
@@ -21,25 +27,35 @@ Values = NDArray[np.float64]
 
 
 def summarise(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each model, set and method.
+    """One row for each model, set and method, and for all sets of a model together.
 
     lines  as `eval.chunks.rows` writes them; a question without context counts in every row
 
     right            exact match, 0 to 1, with `right_95`
     recovered        (right - reuse) / (full - reuse) of the same form and placement, with `low`
                      and `high`; None unless full is 5 points better, with an interval above 0
-    lost             points against full attention over whole paths, with `lost_95`
+    lost             `right` of full attention over whole paths (over the cut text where it is cut)
+                     less this one, with `lost_95`
     kl               against full attention of the same form
     computed_share   tokens of the second pass by tokens of the whole prompt
+    gone             share of the kl of reuse of the same form and placement that is gone, with
+                     `gone_95`; None where reuse has none
     All intervals are of 95 %, by bootstrap over the same questions.
     """
     cases: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for line in sorted(lines, key=lambda line: line["number"]):
         cases.setdefault((line["model"], line["set"]), []).append(line)
-    table: list[dict[str, Any]] = []
-    for (model, name), mine in cases.items():
-        table += [{"model": model, "set": name, **row} for row in _summarise_set(mine)]
-    return table
+    together: dict[str, list[list[dict[str, Any]]]] = {}
+    for (model, _), mine in cases.items():
+        together.setdefault(model, []).append(mine)
+    for model, sets in together.items():
+        if len(sets) > 1:
+            cases[model, ALL] = [line for mine in sets for line in mine]
+    return [
+        {"model": model, "set": name, **row}
+        for (model, name), mine in cases.items()
+        for row in _summarise_set(mine)
+    ]
 
 
 def _summarise_set(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -57,7 +73,8 @@ def _summarise_set(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         full = key[0], "full", "", 1.0
         return np.array([rows.get(key, rows[full])[measure] for rows in of_questions], float)
 
-    flat = values(("paths", "full", "", 1.0), "em")
+    forms = {form for form, *_ in keys}
+    flat = values(("paths" if "paths" in forms else min(forms), "full", "", 1.0), "em")
     table: list[dict[str, Any]] = []
     for key in keys:
         form, method, placement, share = key
@@ -84,6 +101,8 @@ def _summarise_set(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         if placement:
             reuse = values((form, "reuse", placement, 0.0), "em")
         row |= _recovered(right, full, reuse, draws)
+        if placement:
+            row |= _gone(values(key, "kl"), values((form, "reuse", placement, 0.0), "kl"), draws)
         table.append(row)
     return table
 
@@ -102,6 +121,15 @@ def _recovered(
         shares = (right - reuse)[draws].mean(1) / gaps
     low, high = _interval(shares[np.isfinite(shares)])
     return {"recovered": _round((right - reuse).mean() / gap), "low": low, "high": high}
+
+
+def _gone(kl: Values, reuse: Values, draws: NDArray[np.int64]) -> dict[str, Any]:
+    if reuse.mean() < MIN_KL:
+        return {"gone": None, "gone_95": None}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = 1 - kl[draws].mean(1) / reuse[draws].mean(1)
+    found = _interval(shares[np.isfinite(shares)])
+    return {"gone": _round(1 - kl.mean() / reuse.mean()), "gone_95": found}
 
 
 def _interval(means: Values) -> list[float]:

@@ -50,3 +50,10 @@ def test_a_question_without_context_counts_everywhere() -> None:
 def test_rows_that_not_all_questions_have_are_left_out() -> None:
     lines = [line(0, full=1.0, reuse=0.0, first=0.0), line(1, full=1.0, reuse=0.0)]
     assert [row["method"] for row in summarise(lines)] == ["full", "reuse"]
+
+
+def test_all_sets_of_a_model_are_summed_up_too() -> None:
+    one, two = line(0, full=1.0, reuse=0.0), line(0, full=1.0, reuse=1.0) | {"set": "t"}
+    table = summarise([one, two])
+    assert [row["set"] for row in table] == ["s", "s", "t", "t", "all", "all"]
+    assert (table[-1]["right"], table[-1]["n"]) == (0.5, 2)
