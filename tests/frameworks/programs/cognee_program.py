@@ -19,13 +19,13 @@ os.environ |= {
     "ENV": "test",
 }
 
-import litellm  # noqa: E402
-from cognee.modules.graph.cognee_graph.CogneeGraphElements import Edge, Node  # noqa: E402
-from cognee.modules.graph.utils.resolve_edges_to_text import resolve_edges_to_text  # noqa: E402
-from cognee.modules.retrieval.utils.completion import generate_completion  # noqa: E402
-from common import keep_what_is_said  # noqa: E402
+import litellm
+from cognee.modules.graph.cognee_graph.CogneeGraphElements import Edge, Node
+from cognee.modules.graph.utils.resolve_edges_to_text import resolve_edges_to_text
+from cognee.modules.retrieval.utils.completion import generate_completion
+from common import keep_what_is_said
 
-import depcache  # noqa: E402
+import depcache
 
 # The line of a user, for all calls of the process. The stock server is asked as cognee asks it.
 if READS_FACTS:
