@@ -57,6 +57,12 @@ class Config(BaseSettings):
         description="KV that is reused at another position gets that position's rotation; False "
         "is for an experiment that shows what it is worth",
     )
+    settle_timeout_s: float = Field(
+        2.0,
+        gt=0,
+        description="how long a fused request waits for its missing rows before it is answered as "
+        "flat prompt; one that is pinned waits for ever",
+    )
     cpu_threads: int = Field(
         0, ge=0, description="threads of the model process on a CPU; 0 uses every core"
     )

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from depcache.cache.radix import to_key
+from depcache.config import Config
 from depcache.prompt.forest import Forest, IntArray
 from depcache.prompt.recompute import Recompute
 from depcache.prompt.wire import WireIds
@@ -37,11 +38,18 @@ logger = logging.getLogger("depcache")
 
 FUSED = "depcache_fused"  # attribute of a request: its `Fused`
 SETTLES = "depcache_settles"  # attribute of a request that settles another's rows
-SETTLE_TIMEOUT_S = 2.0
+
+_timeout_s = 2.0
 
 CHEAPER = "the flat prompt computes no more tokens than fusing"
 TIMED_OUT = "the missing rows were not settled in time"
 FAILED = "the missing rows could not be settled"
+
+
+def set_settle_timeout(config: Config) -> None:
+    """Take over the setting, for this process."""
+    global _timeout_s
+    _timeout_s = config.settle_timeout_s
 
 
 @dataclass(slots=True, eq=False)
@@ -125,7 +133,7 @@ async def settle(manager: Any, obj: Any) -> None:
     if fused is None or fused.is_flat:
         return
     try:
-        async with asyncio.timeout(SETTLE_TIMEOUT_S):
+        async with asyncio.timeout(None if fused.recompute.is_pinned else _timeout_s):
             await _settle(manager, obj, fused)
     except TimeoutError:
         serve_flat(obj, fused, TIMED_OUT)
