@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.served import EngineCase, Served
-from tests.helpers.engine import start_engine
 from tests.helpers.fused_oracle import FusedOracle, FusedPrompt, fuse
 from tests.helpers.judge import worst_error
 from tests.helpers.oracle import Oracle
@@ -204,20 +202,3 @@ def test_without_a_pin_what_is_cheaper_is_done(served: Served, rng: random.Rando
         seen.append(report["see"])
     assert seen[-1] == "fused"  # the rows come again, in another order each time
     assert report["missed"] == report["settled"] == 0
-
-
-def test_rows_that_are_not_settled_in_time_give_the_flat_prompt(
-    model_path: Callable[[str], Path], rng: random.Random
-) -> None:
-    prompt = forest_prompt(rng)
-    with start_engine(
-        model_path("llama_gqa"), environment={"DEPCACHE_SETTLE_TIMEOUT_S": "1e-9"}
-    ) as engine:
-        late = engine.ask(fuse(prompt, pin=False))
-        report = late["meta_info"]["depcache"]
-        assert (report["see"], report["differs"]) == ("flat", [])
-        assert "not settled in time" in report["fallback_reason"]
-        assert late["output_ids"] == engine.ask(plain(prompt.tokens))["output_ids"]
-        pinned = engine.ask(fuse(prompt))["meta_info"]["depcache"]
-        assert pinned["see"] == "fused" and pinned["settled"] > 0
-        engine.check_conservation()
