@@ -83,8 +83,8 @@ def match_result(slots: torch.Tensor, handle: Handle, num_moved: int) -> MatchRe
     return MatchResult(slots, handle, handle, handle, host_hit_length=num_moved)
 
 
-async def run_beside(manager: Any, obj: Any) -> None:
-    """Run one more request to its end, for one that is being read.
+async def run_beside(manager: Any, obj: Any) -> dict[str, Any]:
+    """Run one more request to its end, for one that is being read; its last output.
 
     manager  SGLang's TokenizerManager, whose lock on the weights the other request holds: a second
              lock could wait for ever behind somebody who waits to change them
@@ -94,10 +94,12 @@ async def run_beside(manager: Any, obj: Any) -> None:
     """
     obj.normalize_batch_and_arguments()
     lifecycles = manager._init_req_state(obj, None)
+    out: dict[str, Any] = {}
     try:
         manager._send_one_request(await manager._tokenize_one_request(obj))
-        async for _ in manager._wait_one_response(obj, None):
-            pass
+        async for each in manager._wait_one_response(obj, None):
+            out = each
+        return out
     except BaseException:
         manager._discard_pending_req_states(obj, lifecycles)
         raise

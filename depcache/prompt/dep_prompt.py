@@ -246,7 +246,7 @@ class DepPrompt:
             system + context + task,
             Outline(len(system), lens, (1,) * len(lens)),
             tokenizer=tokenizer,
-            layout=layout if recompute is None else "sequential",
+            layout=Recompute.layout(layout, recompute),
             add_special_tokens=add_special_tokens,
         )
         return prompt if recompute is None else replace(prompt, recompute=Recompute.read(recompute))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from depcache.errors import PromptError, shorten
+from depcache.prompt.layout_names import Layout
 
 See = Literal["ancestors", "fused"]
 Select = Literal["first", "random", "given"]
@@ -67,6 +68,21 @@ class Recompute:
     def read(cls, value: float | Recompute) -> Recompute:
         """A `Recompute`, or one of this share. Raises PromptError."""
         return value if isinstance(value, Recompute) else cls(value)
+
+    @staticmethod
+    def layout(layout: Layout, value: float | Recompute | None) -> Layout:
+        """The layout of a request with this share: its own, or `sequential` where it is fused.
+
+        Raises PromptError for a layout that a fused request cannot have.
+        """
+        if value is None:
+            return layout
+        if layout == "staggered":
+            raise PromptError(
+                "the layout is 'staggered' in a fused request, whose tokens sit at their index: "
+                "leave out layout, or recompute"
+            )
+        return "sequential"
 
     def to_params(self) -> dict[str, Any]:
         """The `depcache_` keys of a request, version 2 of the wire."""

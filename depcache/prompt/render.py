@@ -89,7 +89,7 @@ def render(
     question  goes behind the facts
     system    the system message; None or "" for no system message
     template  a `Template`, or the name of one
-    layout    position layout of the request
+    layout    position layout of the request; `sequential` where tokens are recomputed
     recompute  None merges the paths into trees, for models trained for it. A share, 0 to 1, leaves
               every path a row of its own, and computes so many tokens again with full view: for
               models as they come
@@ -97,7 +97,7 @@ def render(
     Raises PromptError when a path, the question or the template is unusable.
     """
     template = get_template(template)
-    layout = read_layout(layout)
+    layout = Recompute.layout(read_layout(layout), recompute)
     _check_question(question)
     lines = list(dict.fromkeys(read_paths(paths)))
     flat_text = template.flatten(lines)
@@ -132,7 +132,7 @@ def render_chunks(
 
     Raises PromptError when a chunk or the question is unusable.
     """
-    layout = read_layout(layout)
+    layout = Recompute.layout(read_layout(layout), recompute)
     _check_question(question)
     context, lens = join_chunks(chunks, separator)
     messages = _messages(system, f"{CHUNK_HEADING}{context}{separator}Question: {question}")
@@ -154,4 +154,4 @@ def _messages(system: str | None, user: str) -> list[dict[str, str]]:
 def _fuse(params: dict[str, Any], recompute: float | Recompute | None) -> dict[str, Any]:
     if recompute is None:
         return params
-    return {**params, "depcache_layout": "sequential", **Recompute.read(recompute).to_params()}
+    return {**params, **Recompute.read(recompute).to_params()}

@@ -78,6 +78,15 @@ def parse_wire(
     return wire
 
 
+def without_wire(custom_params: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The `custom_params` that are none of ours."""
+    return {
+        key: value
+        for key, value in custom_params.items()
+        if not (isinstance(key, str) and key.startswith(PREFIX))
+    }
+
+
 def _read_form(params: dict[str, Any]) -> WireIds | WireText | WireOutline:
     """The form that the keys belong to, its values checked."""
     # The version comes first: what a newer one holds cannot be judged here.

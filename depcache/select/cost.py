@@ -65,6 +65,7 @@ class Choice:
 def choose(
     *,
     missing: Sequence[int],
+    num_missing_system: int,
     was_met: Sequence[bool],
     num_selected: int,
     num_context: int,
@@ -77,6 +78,7 @@ def choose(
     """The cheaper way in tokens computed, now and later.
 
     missing       per row the tokens that are on no device
+    num_missing_system  the same of the system, which each way computes once
     was_met       per row whether it was asked for before
     num_selected  tokens that are computed again
     num_context   tokens of system and context
@@ -99,8 +101,10 @@ def choose(
     if is_pinned:
         return Choice(True, settled)
     num_settled = sum(missing[row] for row in settled)
-    num_left = sum(missing) - num_settled
     spared = forecast * (1 - share) * num_settled
-    fused = num_settled + num_left + num_selected + num_task + bool(settled) - spared
+    # Settling computes one token of the task too. What is selected in a row that is not settled
+    # counts twice, to the disadvantage of fusing.
+    computed = sum(missing) + num_missing_system + num_selected + num_task + bool(settled)
+    fused = computed - spared
     flat = num_context - num_prefix + num_task
     return Choice(True, settled) if fused < flat else Choice(False, ())

@@ -99,8 +99,6 @@ async def unwrap_report(
     """
     report = None
     async for out in original(manager, obj, *args, **kwargs):
-        if hasattr(obj, SETTLES):  # nobody reads its reply
-            continue
         meta_info = out["meta_info"]
         if ATTRIBUTE in meta_info:
             values = meta_info.pop(ATTRIBUTE)
@@ -112,8 +110,10 @@ async def unwrap_report(
                         report |= getattr(obj, FUSED).report(report["differs"])
                     if hasattr(obj, RECOGNISED):
                         report["recognised"] = getattr(obj, RECOGNISED)
-                    WATCHED.note(report, report.pop(TRACE, None), getattr(obj, BEGAN, None))
-                    collect(report)
+                    trace = report.pop(TRACE, None)
+                    if not hasattr(obj, SETTLES):  # its reply is not for the client
+                        WATCHED.note(report, trace, getattr(obj, BEGAN, None))
+                        collect(report)
         if report is not None:
             report["retractions"] = meta_info.get("num_retractions", 0)
             # A new dict: SGLang keeps a reference to the old one between stream steps.

@@ -94,18 +94,25 @@ def _missing_of(cache: Any, prompt: dict[str, Any]) -> dict[str, Any]:
     table, root = _table_and_root(cache, prompt)
     found = look_up(cache.tree, root, table, num_tiers=0)
     missing: list[int] = []
+    missing_system = 0
     has_system = prompt["custom_params"]["depcache_system_len"] > 0
     for segment, (start, stop, parent) in enumerate(
         zip(table.starts, table.stops, table.parents, strict=True)
     ):
+        num_missing = stop - start - found.matched[segment]
         if segment == 0 and has_system:
+            missing_system = num_missing
             continue
         if parent < has_system:
             missing.append(0)
-        missing[-1] += stop - start - found.matched[segment]
+        missing[-1] += num_missing
     tokens = np.array(prompt["input_ids"][: table.task_start], dtype=np.int64)
     plain = look_up(cache.tree, root, SegmentTable.of_plain_prompt(tokens), num_tiers=1)
-    return {"missing_by_tree": missing, "prefix": plain.shared + sum(plain.in_tiers)}
+    return {
+        "missing_by_tree": missing,
+        "missing_system": missing_system,
+        "prefix": plain.shared + sum(plain.in_tiers),
+    }
 
 
 def _prefetch(cache: Any, question: dict[str, Any]) -> dict[str, Any]:

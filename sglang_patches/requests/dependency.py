@@ -30,8 +30,7 @@ from depcache.cache import KVTree, Node
 from depcache.cache.radix import to_key
 from depcache.errors import PromptError
 from depcache.plan import Offer, RequestPlan, plan_request
-from depcache.prompt.wire import PREFIX as WIRE_PREFIX
-from depcache.prompt.wire import WireIds, parse_wire
+from depcache.prompt.wire import WireIds, parse_wire, without_wire
 from sglang_patches import compat
 from sglang_patches.contract import Request
 from sglang_patches.observe.traces import TRACE, Watch, make_trace
@@ -104,10 +103,7 @@ def _make_state(req: Request) -> RequestState | None:
     setattr(req, ATTRIBUTE, state)
     # The lists are as long as the prompt has segments and are not needed any more; SGLang
     # keeps a reference cycle through this dict for the life of the request.
-    given = req.sampling_params.custom_params or {}
-    req.sampling_params.custom_params = {
-        key: value for key, value in given.items() if not key.startswith(WIRE_PREFIX)
-    }
+    req.sampling_params.custom_params = without_wire(req.sampling_params.custom_params or {})
     return state
 
 

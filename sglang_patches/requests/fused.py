@@ -26,12 +26,13 @@ from depcache.cache.radix import to_key
 from depcache.config import Config
 from depcache.prompt.forest import Forest, IntArray
 from depcache.prompt.recompute import Recompute
-from depcache.prompt.wire import WireIds
+from depcache.prompt.wire import WireIds, without_wire
 from depcache.prompt.wire_forms import Wire
 from depcache.select import select, selectable
 from depcache.select.cost import ReuseForecast, choose
 from sglang_patches import compat
 from sglang_patches.http.ask import ask
+from sglang_patches.requests.state import ATTRIBUTE
 from sglang_patches.requests.tenants import seal
 
 logger = logging.getLogger("depcache")
@@ -60,7 +61,7 @@ class Fused:
     num_selected  tokens that are computed again; 0 when it is answered as flat prompt
     is_flat      it is answered as the flat prompt, which is exact
     reason       why, where nobody asked for it
-    num_settled  tokens computed to settle rows
+    num_settled  tokens computed to settle rows, the system and one token of the task among them
     """
 
     recompute: Recompute
@@ -162,6 +163,7 @@ async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
     forest = fused.forest
     choice = choose(
         missing=missing,
+        num_missing_system=found["missing_system"],
         was_met=was_met,
         num_selected=fused.num_selected,
         num_context=forest.task_start,
@@ -174,8 +176,9 @@ async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
     if not choice.is_fused:
         serve_flat(obj, fused, CHEAPER)
     elif choice.settled:
-        await compat.run_beside(manager, make_settling(obj, fused, choice.settled))
-        fused.num_settled = sum(missing[row] for row in choice.settled)
+        out = await compat.run_beside(manager, make_settling(obj, fused, choice.settled))
+        report = out["meta_info"][ATTRIBUTE]
+        fused.num_settled = report["missed"] + report["plain"]
 
 
 def make_settling(obj: Any, fused: Fused, rows: tuple[int, ...]) -> Any:
@@ -282,6 +285,5 @@ def _ids_params(forest: Forest) -> dict[str, Any]:
 
 
 def _set_params(obj: Any, params: dict[str, Any]) -> None:
-    given = obj.sampling_params["custom_params"]
-    others = {key: value for key, value in given.items() if not str(key).startswith("depcache_")}
+    others = without_wire(obj.sampling_params["custom_params"])
     obj.sampling_params = {**obj.sampling_params, "custom_params": {**others, **params}}

@@ -35,6 +35,7 @@ from depcache.prompt.wire import (
     outline_of_paths,
     parse_wire,
     read_input_ids,
+    without_wire,
 )
 from sglang_patches.requests.beginnings import closing_of
 from sglang_patches.requests.fused import read_fused
@@ -140,7 +141,7 @@ def _make_plain(obj: Any) -> None:
     """Take the dependency data off a request again."""
     if isinstance(obj.text, RenderedChat):
         obj.input_ids, obj.text = obj.text.encode(), None
-    others = {k: v for k, v in custom_params_of(obj).items() if not k.startswith(PREFIX)}
+    others = without_wire(custom_params_of(obj))
     obj.sampling_params = {**obj.sampling_params, "custom_params": others or None}
     delattr(obj, RECOGNISED)
 
@@ -336,7 +337,7 @@ def _convert_text(obj: Any, wire: WireText | WireOutline, tokenizer: Any) -> Dep
     if is_chat:
         obj.input_ids += text.suffix
         obj.text = None
-    others = {k: v for k, v in custom_params_of(obj).items() if not k.startswith(PREFIX)}
+    others = without_wire(custom_params_of(obj))
     obj.sampling_params = {**obj.sampling_params, "custom_params": {**others, **params}}
     return prompt
 

@@ -10,6 +10,7 @@ import pytest
 from depcache.errors import PromptError
 from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.recompute import Recompute
+from depcache.prompt.render import render
 from depcache.prompt.wire import WireIds, WireOutline, parse_wire
 from tests.depcache.prompt.make import make_bpe
 
@@ -87,6 +88,13 @@ def test_keys_of_a_fused_request_alone_are_refused(name: str) -> None:
     value = {"recompute": 0.5, "select": "first", "selected": [3], "seed": 1, "pin": True}[name]
     with pytest.raises(PromptError, match=f"depcache_{name} goes with depcache_see"):
         read(IDS, **{name: value})
+
+
+def test_a_layout_that_a_fused_request_cannot_have_is_refused() -> None:
+    with pytest.raises(PromptError, match="the layout is 'staggered' in a fused request"):
+        render([("A", "r", "B")], "Who?", layout="staggered", recompute=0.2)
+    params = render([("A", "r", "B")], "Who?", recompute=0.2).extra_body["custom_params"]
+    assert params["depcache_layout"] == "sequential"
 
 
 @pytest.mark.parametrize("share", [True, "0.1", 2, float("nan"), None])

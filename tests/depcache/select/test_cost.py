@@ -15,6 +15,7 @@ def choice(missing: list[int], was_met: list[bool] | None = None, **changed: Any
     given: dict[str, Any] = {
         "num_selected": 60,
         "num_context": 420,
+        "num_missing_system": 0,
         "num_prefix": 20,
         "num_task": 30,
         "share": 0.15,
@@ -43,6 +44,15 @@ def test_fresh_rows_are_settled_where_most_come_again() -> None:
 
 def test_a_row_met_before_is_settled_and_a_new_one_is_not() -> None:
     assert choice([0, 100, 0, 100], [True, True, True, False]) == Choice(True, (1,))
+
+
+def test_a_missing_system_is_computed_either_way() -> None:
+    # 331 of the rows are left either way: with the system in one sum alone, fusing would win.
+    for num_prefix, num_missing_system in ((20, 0), (0, 20)):
+        made = choice(
+            [85] * 4, num_prefix=num_prefix, num_missing_system=num_missing_system, forecast=0.0
+        )
+        assert not made.is_fused
 
 
 def test_a_pinned_request_settles_whatever_is_missing() -> None:
