@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from depcache.demo.sample import final_answer
 from eval.chunks.oracle import MAX_TOKENS, Answer, Cached, Choice, Question
 from eval.chunks.reader import Reader
+from eval.chunks.rows import make_row
 from eval.chunks.selectors import SELECTORS, Selectors
 from eval.chunks.sources import cache_craft, previous, similar
 from eval.chunks.written import Writer
 from eval.quality.prompts import Asked
-from eval.quality.scores import score
 
 SHARES = (0.05, 0.15, 0.3)
 NOTHING = Choice(np.empty(0, np.int64))
@@ -37,19 +36,8 @@ def ask_methods(
     question = Question(reader, written, max_tokens)
 
     def row(method: str, placement: str, share: float, answer: Answer) -> dict[str, Any]:
-        text = reader.tokenizer.decode(answer.tokens, skip_special_tokens=True)
-        judged = score(final_answer(text), asked.answers)
-        return {
-            "form": "cut",
-            "method": method,
-            "placement": placement,
-            "recompute": share,
-            "em": judged.em,
-            "f1": round(judged.f1, 4),
-            "kl": round(answer.kl, 5),
-            "computed": answer.computed,
-            "context": written.forest.context_len,
-        }
+        context = written.forest.context_len
+        return make_row(reader, asked, "cut", method, placement, share, context, answer)
 
     yield row("full", "", 1.0, question.full)
     if not written.forest.context_len:

@@ -19,7 +19,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from eval.chunks.reader import Reader
 from eval.chunks.selectors import Selectors
 from eval.chunks.written import Form, Writer
 from eval.quality.prompts import Asked
-from eval.quality.scores import Score, score
+from eval.quality.scores import score
 
 FORMS: tuple[Form, ...] = ("merged", "paths", "triples")
 SHARES = (0.05, 0.1, 0.15, 0.3)
@@ -114,6 +114,32 @@ def _append(file: Path, line: Line) -> None:
         os.close(handle)
 
 
+def make_row(
+    reader: Reader,
+    asked: Asked,
+    form: str,
+    method: str,
+    placement: str,
+    recompute: float,
+    context: int,
+    answer: Answer,
+) -> dict[str, Any]:
+    """One method's row of a question's line; see the top of this file."""
+    text = reader.tokenizer.decode(answer.tokens, skip_special_tokens=True)
+    judged = score(final_answer(text), asked.answers)
+    return {
+        "form": form,
+        "method": method,
+        "placement": placement,
+        "recompute": recompute,
+        "em": judged.em,
+        "f1": round(judged.f1, 4),
+        "kl": round(answer.kl, 5),
+        "computed": answer.computed,
+        "context": context,
+    }
+
+
 def ask(reader: Reader, asked: Asked, *, lean: bool = False) -> Iterator[dict[str, Any]]:
     """The rows of one question; only those of full attention where retrieval found no path.
 
@@ -121,26 +147,7 @@ def ask(reader: Reader, asked: Asked, *, lean: bool = False) -> Iterator[dict[st
     """
     writer = Writer(reader.tokenizer)
 
-    @cache
-    def judge(text: str) -> Score:
-        return score(final_answer(text), asked.answers)
-
-    def row(
-        form: str, method: str, placement: str, recompute: float, context: int, answer: Answer
-    ) -> dict[str, Any]:
-        judged = judge(reader.tokenizer.decode(answer.tokens, skip_special_tokens=True))
-        return {
-            "form": form,
-            "method": method,
-            "placement": placement,
-            "recompute": recompute,
-            "em": judged.em,
-            "f1": round(judged.f1, 4),
-            "kl": round(answer.kl, 5),
-            "computed": answer.computed,
-            "context": context,
-        }
-
+    row = partial(make_row, reader, asked)
     for form in FORMS:
         written = writer.write(asked, form)
         question, context = Question(reader, written), written.forest.context_len

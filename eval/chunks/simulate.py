@@ -10,6 +10,8 @@
 leaves. Where it computes more, because chunks are missing, it is fused only if reuse is expected
 (more than r of the last 1,000 chunks had been met before) and all tokens so far stay within 5 % of
 those of a prefix cache that saw the same requests. Else it is plain, and fills a prefix cache.
+
+    served r       the same chunks by the rule that servers have, `depcache.select.cost`
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from depcache.select import num_selected
+from depcache.select.cost import ReuseForecast, choose
 from eval.chunks.streams import STREAMS, ChunkSet, Requests, make_stream, read_sets, tokens_of
 
 SYSTEM_TOKENS, TASK_TOKENS = 60, 25
@@ -108,6 +112,46 @@ def count_chunks(
     return computed
 
 
+def count_served(
+    requests: Requests, lens: Mapping[str, int], share: float, capacity: int | None = None
+) -> list[int]:
+    """Tokens that a server computes for each request, by the rule that it has."""
+    cache = Lru(capacity)
+    forecast = ReuseForecast()
+    computed: list[int] = []
+    for request in requests:
+        plain = _prefix(cache, request, lens, store=False)
+        missing = [0 if cache.hit(_node(chunk)) else lens[chunk] for chunk in request]
+        was_met = [
+            forecast.meet(chunk, is_cached=not num)
+            for chunk, num in zip(request, missing, strict=True)
+        ]
+        num_context = SYSTEM_TOKENS + sum(lens[chunk] for chunk in request)
+        system = 0 if cache.hit(("",)) else SYSTEM_TOKENS
+        again = num_selected(share, num_context - SYSTEM_TOKENS)
+        choice = choose(
+            missing=missing,
+            num_missing_system=system,
+            was_met=was_met,
+            num_selected=again,
+            num_context=num_context,
+            num_prefix=num_context + TASK_TOKENS - plain,
+            num_task=TASK_TOKENS,
+            share=share,
+            forecast=forecast.share,
+            is_pinned=False,
+        )
+        if not choice.is_fused:
+            computed.append(_prefix(cache, request, lens))
+            continue
+        computed.append(sum(missing) + system + again + TASK_TOKENS + bool(choice.settled))
+        if choice.settled:
+            cache.add(("",), SYSTEM_TOKENS)
+            for row in choice.settled:
+                cache.add(_node(request[row]), lens[request[row]])
+    return computed
+
+
 def _node(chunk: str) -> tuple[str, str]:
     """The key of a chunk right behind the system, where a plain request has its first chunk."""
     return "", chunk
@@ -144,6 +188,7 @@ def _simulate_set(data: ChunkSet, number: int) -> list[dict[str, Any]]:
             for share in SHARES:
                 counts = count_chunks(requests, data.lens, share, capacity)
                 found[f"chunks {share:g}"] = sum(counts)
+                found[f"served {share:g}"] = sum(count_served(requests, data.lens, share, capacity))
             rows += [
                 {
                     "set": data.name,

@@ -41,7 +41,8 @@ def previous(question: Question) -> Cached:
 
 def similar(question: Question, number: int = NUM_SIMILAR) -> Cached:
     """Each chunk behind the `number` chunks of its prompt that are most like it."""
-    vectors = [_weigh(counts, question) for counts in _token_counts(question)]
+    counts = _token_counts(question)
+    vectors = [_weigh(each, counts) for each in counts]
 
     def likeness(one: int, other: int) -> float:
         a, b = vectors[one], vectors[other]
@@ -63,9 +64,8 @@ def _token_counts(question: Question) -> list[dict[int, int]]:
     return counts
 
 
-def _weigh(counts: dict[int, int], question: Question) -> dict[int, float]:
-    """tf-idf of one chunk, as a unit vector."""
-    everywhere = _token_counts(question)
+def _weigh(counts: dict[int, int], everywhere: Sequence[dict[int, int]]) -> dict[int, float]:
+    """tf-idf of one chunk among all, as a unit vector."""
     found = {
         token: number * log((len(everywhere) + 1) / sum(token in each for each in everywhere))
         for token, number in counts.items()

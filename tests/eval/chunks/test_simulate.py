@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from depcache.errors import ConfigError
-from eval.chunks.simulate import count_chunks, count_prefix, simulate, sort_chunks
+from eval.chunks.simulate import count_chunks, count_prefix, count_served, simulate, sort_chunks
 from eval.chunks.streams import STREAMS, make_stream
 
 LENS = {"a": 100, "b": 200, "c": 300}
@@ -48,6 +48,13 @@ def test_fresh_requests_and_plain_reuse_stay_near_a_prefix_cache(stream: str, sh
     requests = make_stream(questions, stream, 300)
     ours, theirs = sum(count_chunks(requests, lens, share)), sum(count_prefix(requests, lens))
     assert ours <= 1.05 * theirs
+
+
+def test_a_server_settles_rows_that_come_again_and_reuses_them_in_any_order() -> None:
+    requests = [("a", "b"), ("b", "a"), ("a", "b"), ("b", "a")]
+    counts = count_served(requests, LENS, 0.0)
+    assert counts[0] == count_prefix(requests, LENS)[0]
+    assert counts[2:] == [25, 25]
 
 
 def test_sorting_puts_what_is_frequent_first() -> None:
