@@ -122,23 +122,19 @@ def count_served(
     for request in requests:
         plain = _prefix(cache, request, lens, store=False)
         missing = [0 if cache.hit(_node(chunk)) else lens[chunk] for chunk in request]
-        was_met = [
-            forecast.meet(chunk, is_cached=not num)
-            for chunk, num in zip(request, missing, strict=True)
-        ]
+        met = forecast.meet([chunk.encode() for chunk in request], [not num for num in missing])
         num_context = SYSTEM_TOKENS + sum(lens[chunk] for chunk in request)
         system = 0 if cache.hit(("",)) else SYSTEM_TOKENS
         again = num_selected(share, num_context - SYSTEM_TOKENS)
         choice = choose(
             missing=missing,
             num_missing_system=system,
-            was_met=was_met,
+            met=met,
             num_selected=again,
             num_context=num_context,
             num_prefix=num_context + TASK_TOKENS - plain,
             num_task=TASK_TOKENS,
             share=share,
-            forecast=forecast.share,
             is_pinned=False,
         )
         if not choice.is_fused:

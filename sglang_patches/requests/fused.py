@@ -157,20 +157,17 @@ async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
     )
     missing: list[int] = found["missing_by_tree"]
     keys = row_keys(fused.tokens, fused.forest, tenant)
-    was_met = [
-        looks.forecast.meet(key, is_cached=not num) for key, num in zip(keys, missing, strict=True)
-    ]
+    met = looks.forecast.meet(keys, [not num for num in missing])
     forest = fused.forest
     choice = choose(
         missing=missing,
         num_missing_system=found["missing_system"],
-        was_met=was_met,
+        met=met,
         num_selected=fused.num_selected,
         num_context=forest.task_start,
         num_prefix=found["prefix"],
         num_task=forest.task_len,
         share=fused.recompute.share,
-        forecast=looks.forecast.share,
         is_pinned=fused.recompute.is_pinned,
     )
     if not choice.is_fused:

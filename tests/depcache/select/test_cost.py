@@ -7,10 +7,16 @@ from typing import Any
 
 import pytest
 
-from depcache.select.cost import Choice, ReuseForecast, choose
+from depcache.select.cost import Choice, Met, ReuseForecast, choose
 
 
-def choice(missing: list[int], was_met: list[bool] | None = None, **changed: Any) -> Choice:
+def choice(
+    missing: list[int],
+    was_met: list[bool] | None = None,
+    forecast: float = 0.0,
+    repeats: float = 0.0,
+    **changed: Any,
+) -> Choice:
     """Four rows of 100 tokens behind a system of 20; of the context 15 % would be recomputed."""
     given: dict[str, Any] = {
         "num_selected": 60,
@@ -19,11 +25,11 @@ def choice(missing: list[int], was_met: list[bool] | None = None, **changed: Any
         "num_prefix": 20,
         "num_task": 30,
         "share": 0.15,
-        "forecast": 0.0,
         "is_pinned": False,
     }
     was_met = [not num for num in missing] if was_met is None else was_met
-    return choose(missing=missing, was_met=was_met, **{**given, **changed})
+    met = Met(tuple(was_met), forecast, repeats)
+    return choose(missing=missing, met=met, **{**given, **changed})
 
 
 def test_cached_rows_are_fused() -> None:
@@ -67,25 +73,52 @@ def test_it_computes_no_more_than_a_prefix_cache_when_nothing_is_invested(num_pr
             assert sum(missing) + 60 < 420 - num_prefix
 
 
+def test_a_context_that_comes_again_and_again_is_answered_as_it_is_once() -> None:
+    # 340 tokens more than fusing, which would compute its 60 again each time.
+    assert choice([0] * 4, repeats=5).is_fused
+    assert not choice([0] * 4, repeats=6).is_fused
+
+
+def test_what_is_not_settled_is_computed_again_at_every_repeat() -> None:
+    assert choice([0, 0, 0, 100], [True, True, True, False], repeats=1).is_fused
+    assert not choice([0, 0, 0, 100], [True, True, True, False], repeats=2).is_fused
+
+
+def meet(forecast: ReuseForecast, rows: str, cached: str = "") -> Met:
+    """A request of rows of one letter each."""
+    return forecast.meet([row.encode() for row in rows], [row in cached for row in rows])
+
+
 def test_the_forecast_is_the_share_of_rows_met_again_in_its_window() -> None:
     forecast = ReuseForecast(window=4)
-    assert forecast.share == 0
-    assert [forecast.meet(row) for row in "abab"] == [False, False, True, True]
-    assert forecast.share == 0.5
-    assert [forecast.meet(row) for row in "ab"] == [True, True]
-    assert forecast.share == 1
-    assert not forecast.meet("c")
-    assert forecast.share == 0.75
+    assert meet(forecast, "ab") == Met((False, False), 0.0, 0.0)
+    assert meet(forecast, "ba") == Met((True, True), 0.5, 0.0)
+    assert meet(forecast, "cab").was_met == (False, True, True)
+    assert meet(forecast, "d").share == 0.5
+
+
+def test_rows_of_a_known_beginning_are_no_reuse() -> None:
+    forecast = ReuseForecast()
+    meet(forecast, "abc")
+    assert meet(forecast, "abc") == Met((False, False, False), 0.0, 1.0)
+    assert meet(forecast, "acb").was_met == (False, True, True)
+    assert meet(forecast, "ab", cached="ab").was_met == (False, False)
+
+
+def test_a_context_is_expected_as_often_as_it_came_or_half_as_often_as_the_mean() -> None:
+    forecast = ReuseForecast()
+    assert [meet(forecast, "ab").repeats for _ in range(4)] == [0, 1, 2, 3]
+    # 3 of 5 contexts repeated an earlier one: 1.5 times each, half of it for one never met.
+    assert meet(forecast, "x").repeats == pytest.approx(0.75)
 
 
 def test_a_cached_row_was_met_by_whomever() -> None:
-    assert ReuseForecast().meet("a", is_cached=True)
+    assert meet(ReuseForecast(), "a", cached="a").was_met == (True,)
 
 
 def test_the_forecast_forgets_the_rows_that_were_longest_unseen() -> None:
-    forecast = ReuseForecast(max_known=2)
-    for row in "aba":
-        forecast.meet(row)
-    forecast.meet("c")  # b goes
-    assert [forecast.meet(row) for row in "ac"] == [True, True]
-    assert not forecast.meet("b")
+    forecast = ReuseForecast(max_known=3)
+    for rows in ("xa", "xb", "xa", "xc"):  # b goes
+        meet(forecast, rows)
+    assert meet(forecast, "ca").was_met == (True, True)
+    assert meet(forecast, "b").was_met == (False,)
