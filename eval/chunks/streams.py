@@ -28,33 +28,56 @@ Requests = list[tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class ChunkSet:
-    """Requests of a set, each the ids of its chunks in order, and the tokens of each chunk."""
+    """Requests of a set, each the ids of its chunks in order, and the tokens of each chunk.
+
+    texts  of the chunks, where the set has them; a trace may have their numbers of words alone
+    """
 
     name: str
     requests: Requests
     lens: Mapping[str, int]
+    texts: Mapping[str, str]
 
 
 def read_sets(folder: Path) -> list[ChunkSet]:
     """The sets that are there, in a fixed order; ConfigError when there is none."""
-    folder = folder / "chunks" if (folder / "chunks").is_dir() else folder
-    sets: list[ChunkSet] = []
-    for name in TRACES:
-        requests = folder / f"retrieval_{name}_requests.jsonl"
-        chunks = folder / f"retrieval_{name}_chunks.jsonl.gz"
-        if requests.is_file() and chunks.is_file():
-            lens = {str(each["cid"]): _count(each) for each in _read(chunks)}
-            asked = [tuple(map(str, each["chunks"])) for each in _read(requests)]
-            sets.append(ChunkSet(name, asked, lens))
-    for name in CONTEXTS:
-        if (file := folder / f"{name}.jsonl.gz").is_file():
-            sets.append(_contexts(f"{name} contexts", file))
+    names = [*TRACES, *(f"{name} contexts" for name in CONTEXTS)]
+    sets = [found for name in names if (found := _read_set(folder, name)) is not None]
     if not sets:
         raise ConfigError(
             f"{folder.name!r} holds no requests of chunks: name a folder with "
             "retrieval_NAME_requests.jsonl or NAME.jsonl.gz"
         )
     return sets
+
+
+def read_set(folder: Path, name: str) -> ChunkSet:
+    """The set of that name, as `musique` or `musique contexts`. Raises ConfigError without it."""
+    found = _read_set(folder, name)
+    if found is None:
+        names = ", ".join([*TRACES, *(f"{each} contexts" for each in CONTEXTS)])
+        raise ConfigError(
+            f"{folder.name!r} holds no requests of chunks {name!r}: name a folder that has one of "
+            f"{names}"
+        )
+    return found
+
+
+def _read_set(folder: Path, name: str) -> ChunkSet | None:
+    folder = folder / "chunks" if (folder / "chunks").is_dir() else folder
+    source, _, kind = name.partition(" ")
+    if kind:
+        file = folder / f"{source}.jsonl.gz"
+        return _contexts(name, file) if source in CONTEXTS and file.is_file() else None
+    requests = folder / f"retrieval_{name}_requests.jsonl"
+    chunks = folder / f"retrieval_{name}_chunks.jsonl.gz"
+    if name not in TRACES or not requests.is_file() or not chunks.is_file():
+        return None
+    found = {str(each["cid"]): each for each in _read(chunks)}
+    asked = [tuple(map(str, each["chunks"])) for each in _read(requests)]
+    lens = {cid: _count(each) for cid, each in found.items()}
+    texts = {cid: each["text"] for cid, each in found.items() if "text" in each}
+    return ChunkSet(name, asked, lens, texts)
 
 
 def make_stream(requests: Requests, stream: str, number: int, seed: int = 0) -> Requests:
@@ -89,6 +112,7 @@ def _paraphrase(
 
 def _contexts(name: str, file: Path) -> ChunkSet:
     lens: dict[str, int] = {}
+    texts: dict[str, str] = {}
     requests: Requests = []
     for question in _read(file):
         ids: list[str] = []
@@ -96,8 +120,9 @@ def _contexts(name: str, file: Path) -> ChunkSet:
             text = f"{chunk['title']} {chunk['text']}"
             ids.append(blake2b(text.encode(), digest_size=6).hexdigest())
             lens[ids[-1]] = _tokens(len(text.split()))
+            texts[ids[-1]] = f"{chunk['title']}\n{chunk['text']}"
         requests.append(tuple(ids))
-    return ChunkSet(name, requests, lens)
+    return ChunkSet(name, requests, lens, texts)
 
 
 def _count(chunk: Mapping[str, Any]) -> int:

@@ -5,7 +5,7 @@
     warm         the requests after them, one at a time
     load         the requests after these, by several users at once or by arrival times
     precomputed  those of `warm` again, after a flush, with the trees of their entities computed
-                 ahead; DepCache only
+                 ahead; DepCache and graphs only
 
 A round takes every system once, and the next one in the opposite order, so that what changes
 with time is in all of them. Requests about other facts warm every server up.
@@ -192,7 +192,7 @@ def _measure_system(
                 concurrency=options.concurrency,
                 arrivals=options.arrivals,
             )
-        if system.engine == "depcache" and calls[WARM]:
+        if system.engine == "depcache" and calls[WARM] and run.workload.store is not None:
             on_step(f"round {number + 1}: {system.name}, precomputing", 0)
             _flush(url)
             settings = PrecomputeSettings(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 PERCENTILES = (90, 95, 99)
-SOURCES = ("shared", "shifted", "loaded", "missed", "plain")
+SOURCES = ("shared", "shifted", "loaded", "missed", "recomputed", "settled", "plain")
 
 
 @dataclass(slots=True)
@@ -59,8 +59,8 @@ class Record:
 
     @property
     def computed_tokens(self) -> int:
-        """Prompt tokens that were not found in any cache."""
-        return self.prompt_tokens - self.cached_tokens
+        """Prompt tokens that were not found in any cache, those of a settle pass among them."""
+        return self.prompt_tokens - self.cached_tokens + int(self.report.get("settled", 0))
 
 
 def summarize(
@@ -75,6 +75,7 @@ def summarize(
     done = [record for record in records if not record.error and record.ttft_s is not None]
     prompt = sum(record.prompt_tokens for record in done)
     cached = sum(record.cached_tokens for record in done)
+    computed = sum(record.computed_tokens for record in done)
     output = sum(record.output_tokens for record in done)
     summary: dict[str, Any] = {
         "completed": len(done),
@@ -88,7 +89,7 @@ def summarize(
         "total_throughput": (prompt + output) / duration_s,
         "hit_rate": cached / prompt if prompt else 0.0,
         "cached_tokens": cached,
-        "computed_tokens": prompt - cached,
+        "computed_tokens": computed,
     }
     if ttft_limit_s is not None:
         in_time = sum(record.ttft_s <= ttft_limit_s for record in done if record.ttft_s is not None)

@@ -5,6 +5,10 @@
                     depcache-staggered, depcache-sequential, depcache-lru, ...
     sglang          the text of all paths; SGLang's prefix cache
     sglang-lpm      the same, requests of the longest cached prefix first
+    depcache-fused-15  passages or whole paths as rows, of which 15 % are computed again with full
+                    view; of 0, 5, 30 and 100 % too
+    sglang-sorted   passages sorted by how often the whole workload has them, which nobody knows
+                    beforehand: what sorting can gain a prefix cache
     sglang-dedup    the tokens of the trees in pre-order, every token seeing all before it: what
                     merging paths alone gains
     vllm            the text of all paths; vLLM's prefix cache, in an environment of its own
@@ -24,7 +28,7 @@ from depcache.errors import ConfigError
 from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.forest import Forest
 from depcache.prompt.layout import Layout, token_positions
-from depcache.prompt.render import render
+from depcache.prompt.render import RenderedPrompt, render, render_chunks
 from depcache.serving.launch import Launch, find_gpu, make_launch
 from depcache.serving.random_model import load_flags
 from depcache.training.examples import Example
@@ -39,18 +43,21 @@ MODEL_NAME = "bench"
 class System:
     """One server and one way to write prompts.
 
-    prompt    trees, the text of all paths, the tokens of the trees, or no facts
+    prompt    trees, the text of all paths, the same with its passages sorted, the tokens of the
+              trees, or no facts
     engine    whose server
+    recompute  the share that is computed again; None: nothing, and rows see themselves alone
     settings  of DepCache, by name
     args      flags of the server
     """
 
     name: str
-    prompt: Literal["dependency", "flat", "deduplicated", "none"]
+    prompt: Literal["dependency", "flat", "sorted", "deduplicated", "none"]
     engine: Literal["depcache", "sglang", "vllm"] = "sglang"
     layout: Layout = "tree"
     settings: Mapping[str, str] = field(default_factory=dict)
     args: tuple[str, ...] = ()
+    recompute: float | None = None
 
     @property
     def title(self) -> str:
@@ -82,7 +89,12 @@ KNOWN: dict[str, System] = {
         ),
         System("depcache-no-tails", "dependency", "depcache", settings={"cache_tails": "false"}),
         System("depcache-host", "dependency", "depcache", settings={"host_ratio": "2"}),
+        *(
+            System(f"depcache-fused-{share}", "dependency", "depcache", recompute=share / 100)
+            for share in (0, 5, 15, 30, 100)
+        ),
         System("sglang", "flat"),
+        System("sglang-sorted", "sorted"),
         System("sglang-lpm", "flat", args=("--schedule-policy", "lpm")),
         System("sglang-dedup", "deduplicated"),
         System("vllm", "flat", "vllm"),
@@ -169,16 +181,27 @@ class Writer:
         if system.prompt == "deduplicated":
             tokens = self.merge(request).tokens.tolist()
             return Call("completions", {"model": MODEL_NAME, "prompt": tokens})
-        rendered = render(
-            () if system.prompt == "none" else request.paths,
-            request.question,
-            template=self._template,
-            layout=system.layout,
-        )
+        rendered = self._render(system, request)
         fields: dict[str, Any] = {"model": MODEL_NAME, "messages": rendered.messages}
         if system.prompt == "dependency":
             fields["extra_body"] = rendered.extra_body
         return Call("chat", fields)
+
+    def _render(self, system: System, request: Request) -> RenderedPrompt:
+        if request.passages and system.prompt != "none":
+            return render_chunks(
+                request.by_heat if system.prompt == "sorted" else request.passages,
+                request.question,
+                layout=system.layout,
+                recompute=system.recompute,
+            )
+        return render(
+            () if system.prompt == "none" else request.paths,
+            request.question,
+            template=self._template,
+            layout=system.layout,
+            recompute=system.recompute if request.paths else None,
+        )
 
     def save_tokenizer(self, folder: File) -> None:
         """Write the tokenizer, chat template included, as `AutoTokenizer` reads it."""
@@ -201,7 +224,9 @@ class Writer:
         )
 
     def merge(self, request: Request) -> DepPrompt:
-        """The prompt as trees."""
+        """The prompt as trees. Raises ConfigError for passages, which are none."""
+        if request.passages:
+            raise ConfigError("passages are no trees: leave sglang-dedup out of chunks workloads")
         return self._encoder.prompt(Example(request.question, request.paths, "-"), "tree")
 
 

@@ -5,8 +5,12 @@ zipfian:metaqa     10 entities a request, up to 30 two-hop paths each, drawn by 
                    from a pool of entities (paper, section 6.1); uniform and temporal too
 questions:demo     the questions of a set with the paths that retrieval finds for them; what
                    counts as right is known
+chunks:musique-contexts:paraphrased
+                   chunks of text: a trace of a retriever (musique) or the contexts of a set
+                   (musique-contexts), and a stream of `eval.chunks.streams` (paraphrased, the
+                   default; file-order, zipf-0.7, zipf-1.0). Each request asks something else
 
-A number at the end of the others, as in zipfian:metaqa:4000, asks for prompts of about so many
+A number at the end of the first, as in zipfian:metaqa:4000, asks for prompts of about so many
 tokens as plain text: as many entities as it takes.
 """
 
@@ -15,19 +19,22 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path as File
 
 from depcache.graph.base import GraphStore
 from depcache.graph.retrieval import Retriever
 from depcache.prompt.paths import Path
+from eval.chunks.streams import STREAMS, make_stream, read_set
 from eval.sets import DataSet, SetError
 from eval.workloads.graphs import Graphs
 from eval.workloads.paths import NUM_HOPS, NUM_PATHS, EntityPaths, draw_pool
 from eval.workloads.patterns import KINDS, NUM_ENTITIES, make_workload
 from eval.workloads.questions import texts_and_answers
 
-QUESTIONS = "questions"
+QUESTIONS, CHUNKS = "questions", "chunks"
 _NUM_FITTED = 30
 
 
@@ -35,7 +42,8 @@ _NUM_FITTED = 30
 class ServeSpec:
     """One workload; equal specs over equal data are equal workloads.
 
-    name          `pattern:graph[:tokens]`; the pattern is uniform, zipfian, temporal or questions
+    name          `pattern:graph[:tokens]`; the pattern is uniform, zipfian, temporal or questions.
+                  Or `chunks:set[:stream]`
     num_entities  of a request; `fit` finds it where the name says tokens
     num_paths     of an entity, at most
     num_hops      of a path, at most
@@ -60,10 +68,15 @@ class ServeSpec:
         return self.name.partition(":")[2].partition(":")[0]
 
     @property
+    def last(self) -> str:
+        """What stands behind the graph or the set."""
+        return self.name.partition(":")[2].partition(":")[2]
+
+    @property
     def num_tokens(self) -> int | None:
         """About how many tokens a prompt has as plain text; None: as many as its entities give."""
-        text = self.name.partition(":")[2].partition(":")[2]
-        if not text:
+        text = self.last
+        if not text or self.pattern == CHUNKS:
             return None
         if not text.isdecimal() or int(text) < 1 or self.pattern == QUESTIONS:
             raise SetError(
@@ -75,21 +88,27 @@ class ServeSpec:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. `answers` is empty where nobody knows what is right."""
+    """One request. `answers` is empty where nobody knows what is right.
+
+    passages  instead of paths
+    by_heat   the passages sorted by how often they occur in the whole workload, most first
+    """
 
     question: str
     entities: tuple[str, ...]
     paths: tuple[Path, ...]
     answers: tuple[str, ...] = ()
+    passages: tuple[str, ...] = ()
+    by_heat: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests in the order they come, and the graph they are about."""
+    """Requests in the order they come, and the graph they are about, if they are about one."""
 
     spec: ServeSpec
     requests: list[Request]
-    store: GraphStore
+    store: GraphStore | None
 
     def digest(self) -> str:
         """Returns a digest of the spec and of all that is sent."""
@@ -99,13 +118,15 @@ class Workload:
 
 def make(spec: ServeSpec, graphs: Graphs) -> Workload:
     """The workload. Raises SetError when its pattern or its graph does not exist."""
+    if spec.pattern == CHUNKS:
+        return Workload(spec, _ask_chunks(spec, graphs.folder), None)
     store, data = graphs.open(spec.graph)
     if spec.pattern == QUESTIONS:
         requests = _ask_questions(spec, store, data)
     elif spec.pattern in KINDS:
         requests = _draw(spec, store)
     else:
-        names = ", ".join([*KINDS, QUESTIONS])
+        names = ", ".join([*KINDS, QUESTIONS, CHUNKS])
         raise SetError(f"{spec.name!r} is no workload: use {names}, a colon and a graph")
     return Workload(spec, requests, store)
 
@@ -152,6 +173,36 @@ def _ask_questions(spec: ServeSpec, store: GraphStore, data: DataSet | None) -> 
             found = retriever.retrieve(text, num_hops=spec.num_hops, num_paths=spec.num_paths)
             requests.append(Request(text, tuple(found.entities), found.paths, answers))
     return requests[: spec.num_requests]
+
+
+def _ask_chunks(spec: ServeSpec, folder: File | None) -> list[Request]:
+    if folder is None:
+        raise SetError(f"{spec.name!r} needs chunks: name the folder that holds them with --data")
+    streams = {each.lower().replace(" ", "-"): each for each in STREAMS}
+    stream = streams.get(spec.last or "paraphrased")
+    if stream is None:
+        raise SetError(f"{spec.last!r} is no stream of chunks: use {', '.join(streams)}")
+    data = read_set(folder, spec.graph.replace("-", " "))
+    drawn = make_stream(data.requests, stream, spec.num_requests, spec.seed)
+    if len(drawn) < spec.num_requests or not data.texts:
+        raise SetError(
+            f"{spec.graph!r} has {len(drawn)} requests in {stream} and {len(data.texts)} texts: "
+            f"ask for at most so many of the {spec.num_requests}, in a set with texts"
+        )
+    heat = Counter(chunk for request in drawn for chunk in request)
+    requests: list[Request] = []
+    for number, chunks in enumerate(drawn):
+        by_heat = sorted(chunks, key=lambda chunk: (-heat[chunk], chunk))
+        requests.append(
+            Request(
+                f"{number}. What do the passages say of each other?",
+                entities=tuple(chunks),
+                paths=(),
+                passages=tuple(data.texts[chunk] for chunk in chunks),
+                by_heat=tuple(data.texts[chunk] for chunk in by_heat),
+            )
+        )
+    return requests
 
 
 def entities_of(requests: Sequence[Request]) -> list[str]:

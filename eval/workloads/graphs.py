@@ -44,7 +44,7 @@ class Graphs:
     """The graphs of a folder of public sets, and the demo's own; each is read once."""
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+        self.folder = folder
         self._sets = cache(
             lambda: {data.name: data for data in load_folder(folder)} if folder else {}
         )
@@ -63,7 +63,7 @@ class Graphs:
         )
         if data is None:
             known = ", ".join([DEMO, *found])
-            if self._folder is None:
+            if self.folder is None:
                 raise SetError(f"there is no graph {name!r}: give --data, or use {known}")
-            raise SetError(f"{str(self._folder)!r} holds no {name!r}: use {known}")
+            raise SetError(f"{str(self.folder)!r} holds no {name!r}: use {known}")
         return self._stores(data.triples), data

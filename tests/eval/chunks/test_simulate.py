@@ -57,6 +57,19 @@ def test_a_server_settles_rows_that_come_again_and_reuses_them_in_any_order() ->
     assert counts[2:] == [25, 25]
 
 
+@pytest.mark.parametrize("stream", [each for each in STREAMS if each != "paraphrased"])
+@pytest.mark.parametrize("share", [0.05, 0.15, 0.3])
+def test_a_server_computes_little_more_than_a_prefix_cache_on_repeats(
+    stream: str, share: float
+) -> None:
+    names = [f"c{i}" for i in range(400)]
+    lens = {name: 50 + i for i, name in enumerate(names)}
+    questions = [tuple(names[(i * 7 + k * 11) % 400] for k in range(8)) for i in range(200)]
+    requests = make_stream(questions, stream, 1000)
+    ours = sum(count_served(requests, lens, share))
+    assert ours <= 1.1 * sum(count_prefix(requests, lens))
+
+
 def test_sorting_puts_what_is_frequent_first() -> None:
     assert sort_chunks([("a", "b"), ("b", "c"), ("c", "b")])[0] == ("b", "a")
 

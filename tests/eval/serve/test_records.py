@@ -47,6 +47,13 @@ def test_hit_rate_is_of_tokens() -> None:
     assert "request_goodput" not in found
 
 
+def test_what_a_settle_pass_computed_counts_as_computed() -> None:
+    report = {"shifted": 80, "recomputed": 12, "settled": 30, "plain": 8}
+    found = summarize([make(prompt_tokens=100, cached_tokens=80, report=report)], 1.0)
+    assert found["computed_tokens"] == 50
+    assert (found["recomputed"], found["settled"], found["hit_rate"]) == (12, 30, 0.8)
+
+
 def test_what_failed_counts_as_failed_and_in_no_time() -> None:
     records = [
         make(1.0, prompt_tokens=10, cached_tokens=5, e2e_s=2.0),

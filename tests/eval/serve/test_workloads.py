@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from depcache.errors import ConfigError
 from eval.serve.arrivals import poisson, read_trace
 from eval.serve.export import export
 from eval.serve.systems import KNOWN, Writer, get_system, make_server
@@ -103,6 +104,67 @@ def test_each_system_gets_the_same_facts_in_its_own_way(workload: Workload, writ
     assert len(merged.fields["prompt"]) == sizes.merged_tokens < sizes.flat_tokens
     nothing = writer.write(get_system("norag"), request).fields["messages"]
     assert nothing[-1]["content"] == request.question
+
+
+@pytest.fixture
+def chunks(tmp_path: Path) -> Graphs:
+    """Four requests of three chunks out of five; the trace has their texts, of nq only counts."""
+    (tmp_path / "chunks").mkdir()
+    for name, told in (("musique", "text"), ("nq", "words")):
+        with gzip.open(tmp_path / "chunks" / f"retrieval_{name}_chunks.jsonl.gz", "wt") as out:
+            for i in range(5):
+                value = f"Title {i}\nText of chunk {i}." if told == "text" else 6
+                out.write(json.dumps({"cid": i, told: value}) + "\n")
+        (tmp_path / "chunks" / f"retrieval_{name}_requests.jsonl").write_text(
+            "".join(json.dumps({"chunks": [i, i + 1, 4 - i]}) + "\n" for i in (0, 1, 3, 0))
+        )
+    return Graphs(tmp_path)
+
+
+def test_chunks_are_asked_about_in_the_order_of_a_stream(chunks: Graphs, writer: Writer) -> None:
+    made = make(ServeSpec("chunks:musique:file-order", 4), chunks)
+    assert made.store is None
+    assert [each.entities for each in made.requests][:2] == [("0", "1", "4"), ("1", "2", "3")]
+    assert len({each.question for each in made.requests}) == 4
+    request = made.requests[0]
+    assert request.passages[1] == "Title 1\nText of chunk 1."
+    assert request.by_heat == tuple(request.passages[i] for i in (1, 2, 0))  # 4, 3, and 2 times
+
+    flat = writer.write(get_system("sglang"), request).fields
+    fused = writer.write(get_system("depcache-fused-15"), request).fields
+    assert fused["messages"] == flat["messages"]
+    params = fused["extra_body"]["custom_params"]
+    assert params["depcache_recompute"] == 0.15 and params["depcache_see"] == "fused"
+    alone = writer.write(get_system("depcache"), request).fields["extra_body"]["custom_params"]
+    assert alone["depcache_layout"] == "tree" and "depcache_see" not in alone
+    text = writer.write(get_system("sglang-sorted"), request).fields["messages"][-1]["content"]
+    assert text.index("chunk 1") < text.index("chunk 4") < text.index("chunk 0")
+    nothing = writer.write(get_system("norag"), request).fields["messages"]
+    assert nothing[-1]["content"] == request.question
+    with pytest.raises(ConfigError, match="passages are no trees"):
+        writer.write(get_system("sglang-dedup"), request)
+    assert len(make(ServeSpec("chunks:musique", 50), chunks).requests) == 50
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "error", "words"),
+    [
+        ("chunks:musique:backwards", 2, SetError, "no stream of chunks: use file-order"),
+        ("chunks:musique:file-order", 9, SetError, "has 4 requests in file order"),
+        ("chunks:nq", 2, SetError, "0 texts"),
+        ("chunks:popqa", 2, ConfigError, "holds no requests of chunks 'popqa'"),
+    ],
+)
+def test_chunks_that_are_not_there_are_an_error(
+    chunks: Graphs, name: str, number: int, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        make(ServeSpec(name, number), chunks)
+
+
+def test_chunks_need_a_folder(graphs: Graphs) -> None:
+    with pytest.raises(SetError, match="with --data"):
+        make(ServeSpec("chunks:musique", 2), graphs)
 
 
 def test_pairs_are_those_of_the_mask(workload: Workload, writer: Writer) -> None:
