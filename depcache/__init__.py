@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from depcache.client.client import Client
     from depcache.client.context import graph_context
     from depcache.client.frameworks import clients, install, report
+    from depcache.client.neo4j_rows import neo4j_rows
     from depcache.client.transport import (
         AsyncDepCacheTransport,
         DepCacheTransport,
@@ -61,6 +62,7 @@ __all__ = [
     "httpx2_client",
     "httpx_client",
     "install",
+    "neo4j_rows",
     "recognise",
     "recognisers",
     "register_recogniser",
@@ -74,6 +76,7 @@ _HOMES = {
     "depcache.client.client": ["Client"],
     "depcache.client.context": ["graph_context"],
     "depcache.client.frameworks": ["clients", "install", "report"],
+    "depcache.client.neo4j_rows": ["neo4j_rows"],
     "depcache.client.transport": [
         "AsyncDepCacheTransport",
         "DepCacheTransport",

@@ -81,7 +81,7 @@ FRAMEWORKS = {
         ("neo4j-graphrag[openai]==1.22.0",),
         ("neo4j-graphrag",),
         'OpenAILLM(..., **depcache.clients("neo4j-graphrag"))',
-        {"neo4j-graphrag, records": 7},
+        {"neo4j-graphrag, records": 7, "neo4j-graphrag, neo4j_rows": 7},
     ),
     "graphrag-sdk": Framework(
         "graphrag_sdk_program.py",

@@ -13,6 +13,8 @@ from neo4j_graphrag.llm import OpenAILLM
 from neo4j_graphrag.retrievers.base import Retriever
 from neo4j_graphrag.types import RawSearchResult
 
+import depcache
+
 
 class Chosen(Retriever):
     """Gives the facts of the question it is at; there is no database behind it."""
@@ -44,3 +46,9 @@ rag = GraphRAG(retriever=retriever, llm=llm)
 for retriever.question, question in enumerate(QUESTIONS):
     rag.search(query_text=question)
 tell("neo4j-graphrag, records")
+
+# As `Text2CypherRetriever(..., result_formatter=depcache.neo4j_rows)` sets it.
+retriever.result_formatter = depcache.neo4j_rows
+for retriever.question, question in enumerate(QUESTIONS):
+    rag.search(query_text=question)
+tell("neo4j-graphrag, neo4j_rows")
