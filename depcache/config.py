@@ -63,6 +63,20 @@ class Config(BaseSettings):
         description="how long a fused request waits for its missing rows before it is answered as "
         "flat prompt; one that is pinned waits for ever",
     )
+    fused_shadow_share: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="share of the greedy fused answers that are judged by their flat prompt; 0 is "
+        "off",
+    )
+    fused_min_agreement: float = Field(
+        0.9,
+        ge=0,
+        le=1,
+        description="fused answers: share of their tokens that must be the flat prompt's choice; "
+        "below it more is recomputed, and at last all",
+    )
     cpu_threads: int = Field(
         0, ge=0, description="threads of the model process on a CPU; 0 uses every core"
     )

@@ -154,6 +154,13 @@ def test_the_changelog_begins_with_this_version() -> None:
     assert f"to {depcache.__version__}\n" in (DOCS / "operate/upgrade.md").read_text()
 
 
+def test_every_public_name_is_in_the_reference() -> None:
+    text = (ROOT / "docs/reference/api.md").read_text()
+    told = {line.rpartition(".")[2] for line in text.splitlines() if line.startswith("::: ")}
+    errors = {name for name in depcache.__all__ if name.endswith("Error")}  # on one line together
+    assert sorted(set(depcache.__all__) - told - errors - {"__version__"}) == []
+
+
 def test_what_a_package_index_shows_leads_nowhere_else() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     text = project["readme"]["text"]

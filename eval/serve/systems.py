@@ -90,7 +90,13 @@ KNOWN: dict[str, System] = {
         System("depcache-no-tails", "dependency", "depcache", settings={"cache_tails": "false"}),
         System("depcache-host", "dependency", "depcache", settings={"host_ratio": "2"}),
         *(
-            System(f"depcache-fused-{share}", "dependency", "depcache", recompute=share / 100)
+            System(
+                f"depcache-fused-{share}",
+                "dependency",
+                "depcache",
+                settings={"fused_shadow_share": "0"},
+                recompute=share / 100,
+            )
             for share in (0, 5, 15, 30, 100)
         ),
         System("sglang", "flat"),

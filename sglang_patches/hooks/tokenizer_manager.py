@@ -20,7 +20,7 @@ from depcache.errors import PromptError
 from sglang_patches.http.rejections import counting_rejections
 from sglang_patches.http.watched import WATCHED
 from sglang_patches.observe.traces import TRACE
-from sglang_patches.requests.fused import FUSED, SETTLES, settle
+from sglang_patches.requests.fused import FUSED, SETTLES, judge, settle
 from sglang_patches.requests.inbound import (
     DIFFERS,
     has_dependencies,
@@ -98,6 +98,7 @@ async def unwrap_report(
     is known when it ends.
     """
     report = None
+    state = manager.rid_to_state.get(obj.rid)  # gone when the last step arrives
     async for out in original(manager, obj, *args, **kwargs):
         meta_info = out["meta_info"]
         if ATTRIBUTE in meta_info:
@@ -118,6 +119,9 @@ async def unwrap_report(
             report["retractions"] = meta_info.get("num_retractions", 0)
             # A new dict: SGLang keeps a reference to the old one between stream steps.
             out["meta_info"] = {**meta_info, ATTRIBUTE: report}
+        ends = meta_info.get("finish_reason")
+        if hasattr(obj, FUSED) and state is not None and ends and ends.get("type") != "abort":
+            judge(manager, obj, list(state.output_ids))  # who asks may not come back for more
         yield out
 
 

@@ -32,6 +32,7 @@ from depcache.select import select, selectable
 from depcache.select.cost import ReuseForecast, choose
 from sglang_patches import compat
 from sglang_patches.http.ask import ask
+from sglang_patches.requests.shadow import shadow
 from sglang_patches.requests.state import ATTRIBUTE
 from sglang_patches.requests.tenants import seal
 
@@ -45,6 +46,7 @@ _timeout_s = 2.0
 CHEAPER = "the flat prompt computes no more tokens than fusing"
 TIMED_OUT = "the missing rows were not settled in time"
 FAILED = "the missing rows could not be settled"
+GUARDED = "the quality guard found that fused answers differ too much"
 
 
 def set_settle_timeout(config: Config) -> None:
@@ -57,7 +59,7 @@ def set_settle_timeout(config: Config) -> None:
 class Fused:
     """How one fused request is served.
 
-    recompute    what was asked
+    recompute    what was asked, with a share that the quality guard may have raised
     num_selected  tokens that are computed again; 0 when it is answered as flat prompt
     is_flat      it is answered as the flat prompt, which is exact
     reason       why, where nobody asked for it
@@ -98,9 +100,14 @@ def read_fused(obj: Any, wire: Wire, tokens: IntArray, forest: Forest) -> None:
     recompute: Recompute | None = getattr(wire, "recompute", None)
     if recompute is None:
         return
-    fused = Fused(recompute, tokens, forest)
-    selected = select(forest, recompute)
+    allowed = shadow().allow(recompute)
+    fused = Fused(allowed or recompute, tokens, forest)
     setattr(obj, FUSED, fused)
+    selected = select(forest, fused.recompute)  # what is wrong with them is refused either way
+    if allowed is None:
+        serve_flat(obj, fused, GUARDED)
+        return
+    recompute = allowed
     if recompute.share == 1 or np.isin(selectable(forest), selected).all():
         serve_flat(obj, fused)
         return
@@ -123,6 +130,16 @@ def serve_flat(obj: Any, fused: Fused, reason: str | None = None) -> None:
         *(([forest.context_len], [-1]) if forest.context_len else ([], [])),
     )
     _set_params(obj, _ids_params(flat))
+
+
+def judge(manager: Any, obj: Any, answer: list[int]) -> None:
+    """Have the answer of a request judged, if it was fused by the server's own choice.
+
+    answer  its token ids
+    """
+    fused: Fused | None = getattr(obj, FUSED, None)
+    if fused is not None and not fused.is_flat and not fused.recompute.is_pinned:
+        shadow().note(manager, obj, fused.tokens.tolist(), answer)
 
 
 async def settle(manager: Any, obj: Any) -> None:

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fused answers are judged by their flat prompt, and the guard does what follows from it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from depcache.prompt.recompute import Recompute
+from depcache.select.guard import LAST_STEP
+from sglang_patches.requests.fused import GUARDED
+from sglang_patches.requests.shadow import Shadow, read_agreement, shadow
+from tests.helpers.engine import RunningEngine, start_engine
+from tests.helpers.fused_oracle import fuse
+from tests.helpers.prompts import TreePrompt, plain, random_tokens
+
+pytestmark = pytest.mark.sglang
+
+NUM_ROWS = 5
+
+
+@pytest.fixture(scope="module")
+def engine(model_path: Callable[[str], Path]) -> Iterator[RunningEngine]:
+    environment = {"DEPCACHE_FUSED_SHADOW_SHARE": "1", "DEPCACHE_FUSED_MIN_AGREEMENT": "1"}
+    with start_engine(model_path("llama_gqa"), environment=environment) as running:
+        yield running
+
+
+class Asker:
+    """Asks about the same rows, which are cached, in another order each time."""
+
+    def __init__(self, engine: RunningEngine, seed: int) -> None:
+        rng = random.Random(seed)
+        self.engine, self._rng = engine, rng
+        self._system = random_tokens(rng, 6)
+        self._rows = [(random_tokens(rng, 12), []) for _ in range(NUM_ROWS)]
+        engine.ask(TreePrompt(self._system, self._rows, random_tokens(rng, 3)), 1)
+
+    def next(self, share: float, **asked: Any) -> tuple[TreePrompt, dict[str, Any]]:
+        """The prompt, and the answer to it once every answer so far has been judged."""
+        prompt = TreePrompt(
+            self._system,
+            self._rng.sample(self._rows, NUM_ROWS),
+            random_tokens(self._rng, 4),
+        )
+        reply = self.engine.ask(fuse(prompt, recompute=share, **{"pin": False, **asked}), 8)
+        self.engine.run(_judged())
+        return prompt, reply
+
+
+async def _judged() -> None:
+    await asyncio.gather(*shadow()._tasks)
+
+
+@pytest.fixture
+def fresh(engine: RunningEngine, monkeypatch: pytest.MonkeyPatch) -> RunningEngine:
+    """The engine, with a guard that has seen nothing."""
+    monkeypatch.setattr("sglang_patches.requests.shadow._shadow", Shadow(1.0, 1.0))
+    return engine
+
+
+def test_agreement_is_that_of_the_flat_prompt(fresh: RunningEngine) -> None:
+    asker = Asker(fresh, 1)
+    prompt, reply = asker.next(0.05, select="random")
+    assert reply["meta_info"]["depcache"]["see"] == "fused"
+    answer = reply["output_ids"]
+    firsts = []
+    for number in range(len(answer)):  # each behind the same beginning
+        [first] = fresh.ask(plain(prompt.tokens + answer[:number]), 1)["output_ids"]
+        firsts.append(first)
+    agreement = sum(a == b for a, b in zip(answer, firsts, strict=True)) / len(answer)
+    assert shadow().guard.agreement == pytest.approx(agreement)
+    assert agreement < 1  # or the next test shows nothing
+
+
+def test_answers_that_differ_raise_the_share_and_then_end_fusing(fresh: RunningEngine) -> None:
+    asker = Asker(fresh, 2)
+    shares: list[float] = []
+    for _ in range(60):
+        prompt, reply = asker.next(0.01, select="random")
+        report = reply["meta_info"]["depcache"]
+        if report["see"] == "flat":
+            break
+        shares.append(report["recompute"])
+    assert shadow().guard.step == LAST_STEP
+    assert sorted(set(shares)) == [0.01, 0.15, 0.3, 0.5] and shares == sorted(shares)
+    assert (report["fallback_reason"], report["differs"]) == (GUARDED, [])
+    assert reply["output_ids"] == fresh.ask(plain(prompt.tokens), 8)["output_ids"]
+    pinned = asker.next(0.01, select="random", pin=True)[1]["meta_info"]["depcache"]
+    assert (pinned["see"], pinned["recompute"]) == ("fused", 0.01)
+    fresh.check_conservation()
+
+
+def test_answers_that_are_the_flat_prompts_change_nothing(fresh: RunningEngine) -> None:
+    asker = Asker(fresh, 3)
+    for _ in range(8):
+        asker.next(1)
+        asker.next(0.02, select="random", pin=True)
+    assert shadow().guard.agreement is None  # neither is judged
+    prompt, _ = asker.next(0.02, select="random")
+    assert shadow().guard.agreement is not None and prompt
+
+
+def test_the_guard_leaves_pins_indices_and_whole_prompts_alone() -> None:
+    kept = Shadow(1.0, 0.9)
+    kept.guard.step = LAST_STEP
+    for recompute in (
+        Recompute(0.1, is_pinned=True),
+        Recompute(select="given", selected=(3,)),
+        Recompute(1),
+    ):
+        assert kept.allow(recompute) == recompute
+    assert kept.allow(Recompute(0.1)) is None
+    kept.guard.step = 1
+    assert kept.allow(Recompute(0.2, select="random", seed=3)) == Recompute(
+        0.4, select="random", seed=3
+    )
+
+
+def test_tokens_agree_where_they_are_the_first_choice() -> None:
+    told = {
+        "input_token_logprobs": [(None, 5, None), (-0.1, 7, None), (-2.0, 8, None)],
+        "input_top_logprobs": [None, [(-0.1, 7, None)], [(-0.5, 9, None)]],
+    }
+    assert read_agreement(told) == 0.5
