@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.served import EngineCase, Served
+from tests.helpers.fused_oracle import fuse
 from tests.helpers.prompts import TreePrompt, plain, random_forest, random_tokens
 
 POOL_TOKENS = 420
@@ -142,3 +143,19 @@ def test_a_flush_forgets_the_host_too(served: Served, rng: random.Random) -> Non
     assert served.engine.cache_state()["host"]["cached_tokens"] == 0
     report = report_of(served.ask(prompt))
     assert (report["loaded"], report["shared"]) == (0, 0)
+
+
+def test_rows_of_a_fused_request_come_back_by_its_settle_pass(
+    served: Served, rng: random.Random
+) -> None:
+    prompt = fuse(
+        TreePrompt(random_tokens(rng, 9), random_forest(rng, 5), random_tokens(rng, 4)),
+        recompute=0.2,
+    )
+    first = served.ask(prompt)
+    assert report_of(first)["settled"] >= prompt.num_context
+    push_out(served, rng)
+    again = served.ask(prompt)
+    # One token of the task is all that settling computes: the rows are loaded.
+    assert (report_of(again)["settled"], report_of(again)["missed"]) == (1, 0)
+    assert again["output_ids"] == first["output_ids"]
