@@ -152,10 +152,10 @@ def test_rows_of_a_fused_request_come_back_by_its_settle_pass(
         TreePrompt(random_tokens(rng, 9), random_forest(rng, 5), random_tokens(rng, 4)),
         recompute=0.2,
     )
-    first = served.ask(prompt)
+    first = served.engine.ask(prompt)
     assert report_of(first)["settled"] >= prompt.num_context
     push_out(served, rng)
-    again = served.ask(prompt)
+    again = served.engine.ask(prompt)
     # One token of the task is all that settling computes: the rows are loaded.
     assert (report_of(again)["settled"], report_of(again)["missed"]) == (1, 0)
     assert again["output_ids"] == first["output_ids"]

@@ -41,7 +41,7 @@ def test_rows_are_recognised_as_paths() -> None:
     rows = [to_row(["Ada", "KNOWS", "Charles"]), to_row(["Ada", "BORN_IN", "London"])]
     messages = [{"role": "user", "content": "Context:\n" + "\n".join(map(str, rows)) + "\n\nWho?"}]
     found = depcache.recognise(messages).rows
-    assert [row.kind for row in found] == ["path", "path"]
+    assert [row.kind for row in found] == ["relation", "relation"]
 
 
 @pytest.mark.skipif(find_spec("neo4j_graphrag") is not None, reason="neo4j-graphrag is installed")
