@@ -154,7 +154,10 @@ def test_rows_of_a_fused_request_come_back_by_its_settle_pass(
     )
     first = served.engine.ask(prompt)
     assert report_of(first)["settled"] >= prompt.num_context
-    push_out(served, rng)
+    for _ in range(12):  # each as often as the rows were used, or the policy keeps these
+        other = TreePrompt([], random_forest(rng, 6), random_tokens(rng, 4))
+        for _ in range(4):
+            served.ask(other, num_new=2)
     again = served.engine.ask(prompt)
     # One token of the task is all that settling computes: the rows are loaded.
     assert (report_of(again)["settled"], report_of(again)["missed"]) == (1, 0)
