@@ -133,12 +133,14 @@ def serve_flat(obj: Any, fused: Fused, reason: str | None = None) -> None:
 
 
 def judge(manager: Any, obj: Any, answer: list[int]) -> None:
-    """Have the answer of a request judged, if it was fused by the server's own choice.
+    """Have the answer of a request judged, if it was fused as the server saw fit.
 
     answer  its token ids
     """
     fused: Fused | None = getattr(obj, FUSED, None)
-    if fused is not None and not fused.is_flat and not fused.recompute.is_pinned:
+    if fused is None or fused.is_flat:
+        return
+    if not fused.recompute.is_pinned and fused.recompute.selected is None:
         shadow().note(manager, obj, fused.tokens.tolist(), answer)
 
 

@@ -32,13 +32,14 @@ class Shadow:
 
     share  of the greedy fused answers that are judged, 0 to 1
     least  agreement below which more is recomputed; see `QualityGuard`
+    tasks  answers that are being judged, or wait for it
     """
 
     def __init__(self, share: float, least: float) -> None:
         self.guard = QualityGuard(least)
         self._share = share
         self._due = 0.0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
 
     def allow(self, recompute: Recompute) -> Recompute | None:
         """What a request may recompute; None: it is answered as the flat prompt.
@@ -64,12 +65,12 @@ class Shadow:
         if not is_greedy or not answer or obj.sampling_params.get("n", 1) != 1:
             return
         self._due += self._share
-        if self._due < 1 or len(self._tasks) >= MAX_WAITING:
+        if self._due < 1 or len(self.tasks) >= MAX_WAITING:
             return
         self._due -= 1
         task = asyncio.create_task(self._judge(manager, _make_request(obj, prompt, answer)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     async def _judge(self, manager: Any, request: Any) -> None:
         try:

@@ -54,7 +54,7 @@ class Asker:
 
 
 async def _judged() -> None:
-    await asyncio.gather(*shadow()._tasks)
+    await asyncio.gather(*shadow().tasks)
 
 
 @pytest.fixture
