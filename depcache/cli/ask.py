@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`depcache ask`: a question, the facts a graph has about it, the answer, and what was reused."""
+"""`depcache ask`: a question, its facts or tables, the answer, and what was reused."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,12 +18,13 @@ from rich.tree import Tree
 from depcache.cli.graphs import Graph, open_retriever
 from depcache.cli.output import JSON_HELP, exit_code_of, make_console, print_error, print_json
 from depcache.client.client import DEFAULT_URL, Client
-from depcache.errors import DepCacheError, PromptError, ServerError
+from depcache.errors import ConfigError, DepCacheError, PromptError, ServerError
 from depcache.graph.stores import DEFAULT_URL as DEFAULT_GRAPH
 from depcache.text_file import reading
 
 if TYPE_CHECKING:
     from depcache.client.reply import Reply
+    from depcache.client.stream import ReplyStream
     from depcache.graph.retrieval import Retrieved
     from depcache.prompt.paths import Path
 
@@ -67,44 +69,104 @@ def ask(
     layout: Annotated[str, typer.Option(help="tree, staggered or sequential.")] = "tree",
     allow_repeats: AllowRepeats = False,
     max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 128,
+    tables: Annotated[
+        FilePath | None,
+        typer.Option(help="A catalog: ask about its tables, not about a graph, and get SQL."),
+    ] = None,
+    table: Annotated[
+        list[str] | None,
+        typer.Option(help="Table of --tables to ask about; several times. All if none is named."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Answer a question from a graph's facts about the entities that it names.
 
+    With --tables, answer it from tables of a catalog and those that they refer to.
+
     With -, the graph and the connection stay open from question to question; in a terminal, Ctrl-D
     ends. A refused question is reported and the next one is asked. --json prints one line each.
     """
+    if tables is not None:
+        with Client(server, api_key) as client:
+            _ask_all(question, _about_tables(client, tables, table, layout, max_tokens), as_json)
+        return
+    if table:
+        raise ConfigError(f"--table {table[0]!r} is of no catalog: name the catalog with --tables")
 
-    def answer(text: str) -> dict[str, Any]:
-        found = retriever.retrieve(text, num_entities, hops, num_paths, allow_repeats=allow_repeats)
-        if not as_json:
-            show(found, as_json=False)
-        reply = _stream(client, found, text, layout, max_tokens, is_quiet=as_json)
-        if not as_json:
-            _show_reuse(found, reply)
-        return _to_json(found) | _reply_to_json(reply)
+    def retrieve(text: str) -> Retrieved:
+        return retriever.retrieve(text, num_entities, hops, num_paths, allow_repeats=allow_repeats)
 
     with open_retriever(graph, pruner) as retriever, Client(server, api_key) as client:
-        if question != "-":
-            found = answer(question)
-            if as_json:
-                print_json(found)
-            return
-        refused: DepCacheError | None = None
-        num_asked = 0
-        for text in _read_questions():
-            num_asked += 1
-            try:
-                found = answer(text)
-            except (PromptError, ServerError) as error:
-                # Who sits at a terminal may start the server now; a list of questions is given up.
-                if isinstance(error, ServerError) and not sys.stdin.isatty():
-                    raise
-                refused = error
-                print_error(error)
-                continue
-            if as_json:
-                print(json.dumps(found, ensure_ascii=False), flush=True)
+        _ask_all(question, _about_graph(client, retrieve, layout, max_tokens), as_json)
+
+
+Answer = Callable[[str, bool], dict[str, Any]]
+"""From a question, and whether nothing is to be printed, to what `--json` prints."""
+
+
+def _about_graph(
+    client: Client, retrieve: Callable[[str], Retrieved], layout: Any, max_tokens: int
+) -> Answer:
+    def answer(text: str, is_quiet: bool) -> dict[str, Any]:
+        found = retrieve(text)
+        if not is_quiet:
+            show(found, as_json=False)
+        # The client refuses what is no layout, and names the choices.
+        stream = client.ask(found.paths, text, stream=True, layout=layout, max_tokens=max_tokens)
+        reply = _print_stream(stream, is_quiet=is_quiet)
+        if not is_quiet:
+            _show_reuse(reply, has_context=bool(found.paths))
+        return _to_json(found) | _reply_to_json(reply)
+
+    return answer
+
+
+def _about_tables(
+    client: Client, file: FilePath, names: list[str] | None, layout: Any, max_tokens: int
+) -> Answer:
+    from depcache.tables.catalog import Catalog
+    from depcache.tables.render import render_tables
+
+    catalog = Catalog.read(file)
+
+    def answer(text: str, is_quiet: bool) -> dict[str, Any]:
+        prompt = render_tables(catalog, names or None, text, layout=layout)
+        if not is_quiet:
+            make_console().print(f"tables: {', '.join(prompt.tables)}", markup=False)
+        stream = client.chat(
+            prompt.messages, stream=True, max_tokens=max_tokens, **prompt.extra_body
+        )
+        reply = _print_stream(stream, is_quiet=is_quiet)
+        if not is_quiet:
+            _show_reuse(reply, has_context=True)
+        told = {name: list(getattr(prompt, name)) for name in ("tables", "added", "left_out")}
+        return told | _reply_to_json(reply)
+
+    return answer
+
+
+def _ask_all(question: str, answer: Answer, as_json: bool) -> None:
+    """Answer one question, or each line of stdin."""
+    if question != "-":
+        found = answer(question, as_json)
+        if as_json:
+            print_json(found)
+        return
+    refused: DepCacheError | None = None
+    num_asked = 0
+    for text in _read_questions():
+        num_asked += 1
+        try:
+            found = answer(text, as_json)
+        except (PromptError, ServerError) as error:
+            # Who sits at a terminal may start the server now; a list of questions is given up.
+            if isinstance(error, ServerError) and not sys.stdin.isatty():
+                raise
+            refused = error
+            print_error(error)
+            continue
+        if as_json:
+            print(json.dumps(found, ensure_ascii=False), flush=True)
     if not num_asked:
         raise PromptError("stdin holds no question: write one a line")
     if refused is not None and not sys.stdin.isatty():
@@ -131,29 +193,24 @@ def _read_questions() -> Iterator[str]:
             yield text
 
 
-def _stream(
-    client: Client, found: Retrieved, question: str, layout: Any, max_tokens: int, *, is_quiet: bool
-) -> Reply:
-    """Ask, and print the answer as it comes unless `is_quiet`."""
+def _print_stream(stream: ReplyStream, *, is_quiet: bool) -> Reply:
+    """Wait for the answer, and print it as it comes unless `is_quiet`."""
     console = make_console()
-    # The client refuses what is no layout, and names the choices.
-    with client.ask(
-        found.paths, question, stream=True, layout=layout, max_tokens=max_tokens
-    ) as stream:
+    with stream:
         for piece in stream:
             if not is_quiet:
                 console.print(piece, end="", markup=False)
         return stream.finish()
 
 
-def _show_reuse(found: Retrieved, reply: Reply) -> None:
+def _show_reuse(reply: Reply, *, has_context: bool) -> None:
     console = make_console()
     report = reply.depcache
     console.print("\n")
     if report is None:
         why = (
             "the server runs without DepCache: nothing is known of reuse"
-            if found.paths
+            if has_context
             else "no facts were found, so the question went out alone"
         )
         console.print(why, style="dim")

@@ -36,6 +36,7 @@ from depcache.cli.precompute import precompute
 from depcache.cli.recognise import recognise_file
 from depcache.cli.serve import serve
 from depcache.cli.status import status
+from depcache.cli.tables import tables_app
 from depcache.errors import ConfigError, DepCacheError
 
 app = typer.Typer(
@@ -57,6 +58,7 @@ app.command("recognise")(recognise_file)
 app.command("schema")(schema)
 app.add_typer(config_app, name="config")
 app.add_typer(graph_app, name="graph")
+app.add_typer(tables_app, name="tables")
 app.command("ask")(ask)
 app.command("precompute")(precompute)
 app.command("invalidate")(invalidate)

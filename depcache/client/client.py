@@ -28,6 +28,7 @@ from depcache.prompt.recompute import DEFAULT_SHARE, Recompute
 from depcache.prompt.render import (
     DEFAULT_CHUNK_SYSTEM,
     DEFAULT_SYSTEM,
+    DEFAULT_TABLE_SYSTEM,
     RenderedPrompt,
     render,
     render_chunks,
@@ -37,6 +38,7 @@ from depcache.prompt.unread import texts_of
 
 if TYPE_CHECKING:
     from depcache.prompt.dep_prompt import DepPrompt
+    from depcache.tables.catalog import Catalog
 
 DEFAULT_URL = "http://127.0.0.1:30000"
 DEFAULT_MAX_TOKENS = 128
@@ -155,6 +157,26 @@ class Client:
         fields  as for `chat`
         """
         prompt = render_chunks(chunks, question, system=system, recompute=recompute)
+        return self.chat(prompt.messages, stream=stream, **prompt.extra_body, **fields)
+
+    def ask_tables(
+        self,
+        catalog: Catalog,
+        tables: Iterable[str] | None,
+        question: str,
+        *,
+        stream: bool = False,
+        system: str | None = DEFAULT_TABLE_SYSTEM,
+        close: bool = True,
+        **fields: Any,
+    ) -> Any:
+        """Ask `question` about tables; see `depcache.tables.render_tables`. Returns as `ask`.
+
+        fields  as for `chat`
+        """
+        from depcache.tables.render import render_tables  # brings networkx
+
+        prompt = render_tables(catalog, tables, question, system=system, close=close)
         return self.chat(prompt.messages, stream=stream, **prompt.extra_body, **fields)
 
     def chat(

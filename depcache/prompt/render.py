@@ -30,6 +30,11 @@ DEFAULT_CHUNK_SYSTEM = (
     "You answer questions with the passages you are given. If they do not hold the answer, say so."
 )
 
+DEFAULT_TABLE_SYSTEM = (
+    "You write one SQL query that answers the question from the tables you are given. If they "
+    "cannot answer it, say so."
+)
+
 CHUNK_HEADING = "Passages:"
 
 HEADING = "Facts:"
@@ -132,11 +137,38 @@ def render_chunks(
 
     Raises PromptError when a chunk or the question is unusable.
     """
+    return render_rows(
+        chunks,
+        question,
+        heading=CHUNK_HEADING,
+        system=system,
+        separator=separator,
+        layout=layout,
+        recompute=recompute,
+    )
+
+
+def render_rows(
+    texts: Iterable[str],
+    question: str,
+    *,
+    heading: str,
+    system: str | None,
+    separator: str = CHUNK_SEPARATOR,
+    layout: Layout = "tree",
+    recompute: float | Recompute | None = None,
+) -> RenderedPrompt:
+    """A chat request that asks `question` about texts, each a row that stands for itself.
+
+    heading  goes before the texts, in the same message
+
+    The rest and what is raised are as for `render_chunks`.
+    """
     layout = Recompute.layout(read_layout(layout), recompute)
     _check_question(question)
-    context, lens = join_chunks(chunks, separator)
-    messages = _messages(system, f"{CHUNK_HEADING}{context}{separator}Question: {question}")
-    outline = Outline(len(CHUNK_HEADING), lens, (1,) * len(lens), message=len(messages) - 1)
+    context, lens = join_chunks(texts, separator)
+    messages = _messages(system, f"{heading}{context}{separator}Question: {question}")
+    outline = Outline(len(heading), lens, (1,) * len(lens), message=len(messages) - 1)
     params = _fuse(outline.to_params(layout), recompute)
     return RenderedPrompt(messages, {"custom_params": params}, context)
 

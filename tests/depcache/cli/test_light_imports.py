@@ -67,6 +67,10 @@ def test_the_block_blocks():
         "depcache.graph.retrieval",
         "depcache.precompute",
         "depcache.recognition.recognise",
+        "depcache.tables",
+        "depcache.tables.find",
+        "depcache.tables.render",
+        "depcache.tables.sources",
         "flashinfer_masks",
     ],
 )

@@ -10,6 +10,7 @@ from depcache.client import Client, ReuseReport, Usage
 from depcache.errors import PromptError, ServerError
 from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.render import render
+from depcache.tables import Catalog, Table, render_tables
 from tests.depcache.client.fake_server import REPORT, FakeServer, chat_chunks, sse
 
 PATHS = [("Marie Curie", "born in", "Warsaw")]
@@ -61,6 +62,23 @@ def test_ask_sends_the_rendered_prompt_and_reads_the_reply(client, server):
     assert reply.finish_reason == "stop"
     assert reply.ttft_s is None
     assert reply.total_s > 0
+
+
+def test_ask_tables_sends_the_rendered_prompt(client, server):
+    catalog = Catalog([Table("album", "ALBUM", ("artist",)), Table("artist", "ARTIST")])
+    reply = client.ask_tables(catalog, ["album"], "How many?", max_tokens=9, cache_salt="ann")
+    rendered = render_tables(catalog, ["album"], "How many?")
+    assert server.body == {
+        "model": "default",
+        "messages": rendered.messages,
+        "max_tokens": 9,
+        "temperature": 0.0,
+        "cache_salt": "ann",
+        **rendered.extra_body,
+    }
+    assert reply.depcache == ReuseReport(**REPORT)
+    client.ask_tables(catalog, None, "How many?", close=False, system=None, stream=True).finish()
+    assert server.body["messages"] == rendered.messages[1:] and server.body["stream"]
 
 
 def test_ask_as_a_stream_gives_deltas_then_the_reply(client, server):

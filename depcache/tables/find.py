@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find tables in prompts that others wrote: those of a catalog, or any CREATE TABLE statements.
+
+Both finders look at characters, never at tokens: an element of a prompt is encoded by itself, so
+tokens do not reach over the edge of a table. What cannot be read is left alone, never refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate, islice, pairwise
+from typing import Protocol
+
+from depcache.recognition.clock import Clock, TooSlowError
+from depcache.tables.declaration import Declaration
+from depcache.tables.extra import need
+from depcache.tables.read_sql import declaration_of, guess_dialects, parse
+from depcache.tables.statements import StatementFinder, TooMuchError, begins_of
+from depcache.tables.table import Table
+
+logger = logging.getLogger(__name__)
+
+MAX_LEN = 5_000_000
+"""From so many characters on a prompt is not looked at."""
+
+MAX_STATEMENTS = 10_000
+"""From so many CREATE TABLE on a prompt is not looked at."""
+
+DEADLINE_S = 0.08
+"""How long statements that were not met before may be parsed. What was parsed is kept."""
+
+NUM_KEPT = 4096
+"""Statements whose tables a finder keeps."""
+
+NUM_DIALECTS = 3
+"""Dialects that are tried on one statement: what none of them can read takes this much longer."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A table at text[start:stop]."""
+
+    start: int
+    stop: int
+    table: Table
+
+
+@dataclass(frozen=True)
+class Unmatched:
+    """text[start:stop] looks like a table and is none of the context, for this reason."""
+
+    start: int
+    stop: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a finder found in a prompt.
+
+    hits       the run of tables that may become the context, in the prompt's order: between two of
+               them stand blanks alone, and none comes twice
+    unmatched  what else looks like a table
+    reason     why there are no hits; "" where there are
+    """
+
+    hits: tuple[Hit, ...]
+    unmatched: tuple[Unmatched, ...] = ()
+    reason: str = ""
+
+
+class Finder(Protocol):
+    """The contract of both finders."""
+
+    def find(self, text: str) -> list[Hit]:
+        """Every table in a text: leftmost, of these the longest, none overlapping."""
+        ...
+
+    def look(self, text: str) -> Found:
+        """The run of tables with the most characters, and what is not in it."""
+        ...
+
+
+class CatalogFinder:
+    """Tables of a catalog, by their text: Aho-Corasick over all texts at once.
+
+    Runs of blanks count as one blank, in the catalog and in the prompt. Of tables with one text the
+    first counts. Raises ConfigError where pyahocorasick is not installed.
+    """
+
+    def __init__(self, tables: Iterable[Table]) -> None:
+        self._automaton = need("ahocorasick").Automaton()
+        for table in tables:
+            text = _collapse(table.text)
+            if text not in self._automaton:
+                self._automaton.add_word(text, (len(text), table))
+        self._automaton.make_automaton()
+
+    def find(self, text: str) -> list[Hit]:
+        """Every table in a text of less than `MAX_LEN` characters."""
+        if not len(self._automaton) or len(text) >= MAX_LEN:
+            return []
+        # Not `iter_long`: where a longer text begins and fails, it misses others that begin inside
+        # it (pyahocorasick 2.3.1; 803 of 20,000 random searches over three letters lacked a hit).
+        spans = [
+            (last + 1 - length, last + 1, table)
+            for last, (length, table) in self._automaton.iter(_collapse(text))
+        ]
+        if not spans:
+            return []
+        origin = _Origin(text)
+        return [
+            Hit(origin.start_of(start), origin.stop_of(stop), table)
+            for start, stop, table in _leftmost_longest(spans)
+        ]
+
+    def look(self, text: str) -> Found:
+        """The longest run of one table or more."""
+        if len(text) >= MAX_LEN:
+            return _give_up(f"the text has {len(text)} characters, {MAX_LEN} or more")
+        hits = self.find(text)
+        return _choose(text, hits, [], 1, "no table of the catalog stands in it")
+
+
+class DdlFinder:
+    """CREATE TABLE statements, with no catalog: their references are read by sqlglot.
+
+    deadline_s  how long new statements of one text may be parsed; None for as long as it takes.
+                A text that takes longer has no hits the first time
+
+    Safe to share by threads. Raises ConfigError where sqlglot is not installed.
+    """
+
+    def __init__(self, *, deadline_s: float | None = DEADLINE_S, num_kept: int = NUM_KEPT) -> None:
+        need("sqlglot")
+        self._deadline_s = deadline_s
+        self._declare = lru_cache(num_kept)(_declare)
+
+    def find(self, text: str) -> list[Hit]:
+        """Every statement that can be read, also a single one."""
+        return self._read(text)[0]
+
+    def look(self, text: str) -> Found:
+        """The longest run of two statements or more, its references spelled as the run does."""
+        hits, unmatched, reason = self._read(text)
+        if reason:
+            return Found((), reason=reason)
+        found = _choose(text, hits, unmatched, 2, "two CREATE TABLE in a run are needed")
+        if unmatched:
+            logger.info("%d CREATE TABLE in a prompt cannot be read", len(unmatched))
+        return replace(found, hits=_link(found.hits))
+
+    def _read(self, text: str) -> tuple[list[Hit], list[Unmatched], str]:
+        """Hits, what cannot be read, and why the text was given up."""
+        if len(text) >= MAX_LEN:
+            return [], [], _give_up(f"the text has {MAX_LEN} characters or more").reason
+        begins = list(islice(begins_of(text), MAX_STATEMENTS))
+        if len(begins) >= MAX_STATEMENTS:
+            return [], [], _give_up(f"it has {MAX_STATEMENTS} CREATE TABLE or more").reason
+        statements = StatementFinder(text, 4 * len(text))
+        clock = Clock(self._deadline_s)
+        hits: list[Hit] = []
+        unmatched: list[Unmatched] = []
+        position = 0
+        try:
+            for begin, following in pairwise([*begins, len(text)]):
+                if begin < position:  # in a comment of the one before
+                    continue
+                clock.check()
+                ends = statements.ends_of(begin)
+                if ends is None:
+                    unmatched.append(Unmatched(begin, following, "it does not end"))
+                    continue
+                body, stop = ends
+                declared = self._declare(text[begin:body])
+                if declared is None:
+                    # Prose may say the words too, and the next statement is then read for itself.
+                    reason = "sqlglot cannot read it"
+                    unmatched.append(Unmatched(begin, min(stop, following), reason))
+                    continue
+                targets = tuple(key.target for key in declared.foreign_keys)
+                hits.append(Hit(begin, stop, Table(declared.name, text[begin:stop], targets)))
+                position = stop
+        except (TooSlowError, TooMuchError) as error:
+            return [], [], _give_up(str(error)).reason
+        return hits, unmatched, ""
+
+
+def choose_run(text: str, hits: Sequence[Hit]) -> Sequence[Hit]:
+    """The run of hits with the most characters; of equal ones the first.
+
+    In a run nothing but blanks stands between tables. A table that comes a second time begins
+    another run.
+    """
+    runs: list[list[Hit]] = []
+    names: set[str] = set()
+    for hit in hits:
+        is_next = runs and not text[runs[-1][-1].stop : hit.start].strip()
+        if not is_next or hit.table.name in names:
+            runs.append([])
+            names = set()
+        runs[-1].append(hit)
+        names.add(hit.table.name)
+    return max(runs, key=lambda run: run[-1].stop - run[0].start, default=[])
+
+
+def _choose(
+    text: str, hits: list[Hit], unmatched: list[Unmatched], num_needed: int, otherwise: str
+) -> Found:
+    run = choose_run(text, hits)
+    is_long = len(run) >= num_needed
+    kept = {hit.start for hit in run} if is_long else set()
+    outside = "it stands outside the longest run" if is_long else otherwise
+    rest = [Unmatched(h.start, h.stop, outside) for h in hits if h.start not in kept]
+    left = tuple(sorted([*unmatched, *rest], key=lambda each: each.start))
+    return Found(tuple(run), left) if is_long else Found((), left, otherwise)
+
+
+def _link(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
+    """The same hits, whose references are names of each other where only case differs."""
+    spelled = {hit.table.name.casefold(): hit.table.name for hit in hits}
+    return tuple(
+        replace(
+            hit,
+            table=replace(
+                hit.table,
+                references=tuple(spelled.get(n.casefold(), n) for n in hit.table.references),
+            ),
+        )
+        for hit in hits
+    )
+
+
+def _declare(statement: str) -> Declaration | None:
+    tree = parse(statement, guess_dialects(statement)[:NUM_DIALECTS])
+    is_table = isinstance(tree, need("sqlglot").exp.Create) and tree.args.get("kind") == "TABLE"
+    declared = declaration_of(tree, statement) if is_table else None
+    return declared if declared is not None and declared.table.strip() else None
+
+
+def _give_up(reason: str) -> Found:
+    logger.warning("no table is looked for in a prompt: %s", reason)
+    return Found((), reason=reason)
+
+
+def _leftmost_longest(spans: list[tuple[int, int, Table]]) -> list[tuple[int, int, Table]]:
+    found: list[tuple[int, int, Table]] = []
+    end = 0
+    for span in sorted(spans, key=lambda span: (span[0], -span[1])):
+        if span[0] >= end:
+            found.append(span)
+            end = span[1]
+    return found
+
+
+def _collapse(text: str) -> str:
+    return " ".join(text.split())
+
+
+class _Origin:
+    """From places in a collapsed text back to those in the text."""
+
+    def __init__(self, text: str) -> None:
+        words = list(re.finditer(r"\S+", text))
+        self._starts = [word.start() for word in words]
+        lens = (word.end() - word.start() + 1 for word in words)
+        self._collapsed = list(accumulate(lens, initial=0))
+
+    def start_of(self, place: int) -> int:
+        """The place of the character that stands at `place`, which is no blank."""
+        word = bisect_right(self._collapsed, place) - 1
+        return self._starts[word] + place - self._collapsed[word]
+
+    def stop_of(self, place: int) -> int:
+        """The place behind the character that stands before `place`, which is no blank."""
+        return self.start_of(place - 1) + 1

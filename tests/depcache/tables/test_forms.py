@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each form writes what it says: SQLite reads ours, SQLAlchemy writes LangChain's."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from depcache.errors import ConfigError
+from depcache.tables.declaration import Column, Declaration, ForeignKey
+from depcache.tables.forms import FORMS, Form, get_form
+from tests.depcache.tables.shop import make_sqlite
+
+TRACK = Declaration(
+    "",
+    "track",
+    columns=(
+        Column("id", "INTEGER", is_nullable=False, comment="number\nof the\u2028track"),
+        Column("Order", "NVARCHAR(200)", comment="its place"),
+        Column("anything"),
+    ),
+    primary_key=("id",),
+    foreign_keys=(ForeignKey(("Order",), "", "album", ("id",)),),
+    comment="what is sold",
+)
+
+
+def test_ddl() -> None:
+    assert FORMS["ddl"].write(TRACK) == (
+        "CREATE TABLE track (\n"
+        "    id INTEGER NOT NULL,\n"
+        '    "Order" NVARCHAR(200),\n'
+        "    anything,\n"
+        "    PRIMARY KEY (id),\n"
+        '    FOREIGN KEY ("Order") REFERENCES album (id)\n'
+        ")"
+    )
+
+
+def test_comments_stay_on_their_line() -> None:
+    assert FORMS["ddl_comments"].write(TRACK) == (
+        "-- what is sold\n"
+        "CREATE TABLE track (\n"
+        "    id INTEGER NOT NULL, -- number of the track\n"
+        '    "Order" NVARCHAR(200), -- its place\n'
+        "    anything,\n"
+        "    PRIMARY KEY (id),\n"
+        '    FOREIGN KEY ("Order") REFERENCES album (id)\n'
+        ")"
+    )
+
+
+def test_llamaindex() -> None:
+    assert FORMS["llamaindex"].write(TRACK) == (
+        "Table 'track' has columns: id (INTEGER): 'number of the track', "
+        "Order (NVARCHAR(200)): 'its place', anything (), with comment: (what is sold)  "
+        "and foreign keys: ['Order'] -> album.['id']."
+    )
+    alone = Declaration("", "genre", columns=(Column("id", "INTEGER"),))
+    assert FORMS["llamaindex"].write(alone) == "Table 'genre' has columns: id (INTEGER), ."
+
+
+def test_langchain_is_what_sqlalchemy_compiles(tmp_path: Path) -> None:
+    sqlalchemy = pytest.importorskip("sqlalchemy", reason="needs the extra `tables`")
+    from depcache.tables import load
+
+    path = make_sqlite(tmp_path / "shop.db")
+    engine = sqlalchemy.create_engine(f"sqlite:///{path}")
+    metadata = sqlalchemy.MetaData()
+    metadata.reflect(engine)
+    catalog = load(path, form="langchain").catalog
+    assert len(catalog) == len(metadata.tables)
+    for name, table in metadata.tables.items():
+        compiled = sqlalchemy.schema.CreateTable(table).compile(engine)
+        assert catalog[name].text == str(compiled).strip(), name
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "name", ['say "hi"', "two words", "a\nb", "a\u2028b", "</s>", "select", "ß", "1st"]
+)
+def test_any_name_is_quoted_so_that_sqlite_reads_it_back(name: str) -> None:
+    declared = Declaration(
+        "",
+        name,
+        columns=(Column(name, "TEXT", comment=f"{name} */ ); DROP"),),
+        primary_key=(name,),
+        foreign_keys=(ForeignKey((name,), "", name, (name,)),),
+        comment=name,
+    )
+    for form in ("ddl", "ddl_comments", "langchain"):
+        with sqlite3.connect(":memory:") as connection:
+            connection.execute(FORMS[form].write(declared))
+            assert connection.execute("SELECT name FROM sqlite_master").fetchone() == (name,)
+            rows = connection.execute("SELECT name FROM pragma_table_info(?)", (name,)).fetchall()
+            assert rows == [(name,)]
+
+
+def test_a_form_of_ones_own() -> None:
+    form = Form(table="{name}({columns})", column="{name}{comma}", comma=", ", newline="")
+    assert get_form(form).write(TRACK) == 'track(id, "Order", anything)'
+
+
+@pytest.mark.parametrize("form", [Form(table="{nam}"), Form(column="{"), Form(column="{0}")])
+def test_a_slot_that_is_not_there_is_named(form: Form) -> None:
+    with pytest.raises(ConfigError, match="no slot"):
+        form.write(TRACK)
+
+
+@pytest.mark.parametrize("name", ["xml", "", None, 3, []])
+def test_what_is_no_form_lists_them(name) -> None:
+    with pytest.raises(ConfigError, match="ddl, ddl_comments, langchain, llamaindex"):
+        get_form(name)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schemas as the usual programs dump them."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from depcache.errors import ConfigError
+from depcache.tables.declaration import Column, ForeignKey
+
+pytest.importorskip("sqlglot", reason="needs the extra `tables`")
+
+from depcache.tables.read_sql import guess_dialects, read_sql
+
+PG_DUMP = """
+SET client_encoding = 'UTF8';
+CREATE FUNCTION public.f() RETURNS void LANGUAGE sql AS $$ CREATE TABLE inner_one (a int); $$;
+CREATE TABLE public.artist (
+    id bigint DEFAULT nextval('public.artist_id_seq'::regclass) NOT NULL,
+    name character varying(120),
+    tags text[]
+);
+ALTER TABLE public.artist OWNER TO shop;
+COMMENT ON TABLE public.artist IS 'who plays; sometimes';
+COMMENT ON COLUMN public.artist.name IS 'as on the cover';
+CREATE TABLE public.album (id bigint NOT NULL, artist_id bigint, made timestamp with time zone);
+COPY public.artist (id, name) FROM stdin;
+1	CREATE TABLE no_table (a int);
+\\.
+ALTER TABLE ONLY public.artist ADD CONSTRAINT artist_pkey PRIMARY KEY (id);
+ALTER TABLE ONLY public.album
+    ADD CONSTRAINT album_artist_fk FOREIGN KEY (artist_id) REFERENCES public.artist(id);
+"""
+
+MYSQL = """
+/*!40101 SET NAMES utf8 */;
+CREATE TABLE `artist` (
+  `id` int(11) NOT NULL AUTO_INCREMENT,
+  `name` varchar(120) COLLATE utf8_bin DEFAULT NULL COMMENT 'as on; the cover',
+  `kind` enum('solo','group') DEFAULT 'solo',
+  PRIMARY KEY (`id`),
+  KEY `name` (`name`)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8 COMMENT='who plays';
+INSERT INTO `artist` VALUES (1,'CREATE TABLE x (a int);','solo');
+CREATE TABLE `album` (
+  `id` int unsigned NOT NULL,
+  `artist_id` int(11) DEFAULT NULL,
+  UNIQUE KEY `both` (`id`,`artist_id`),
+  CONSTRAINT `fk` FOREIGN KEY (`artist_id`) REFERENCES `artist` (`id`) ON DELETE CASCADE
+) ENGINE=InnoDB;
+"""
+
+TSQL = """
+CREATE TABLE [dbo].[Artist]([Id] [int] IDENTITY(1,1) NOT NULL, [Name] [nvarchar](120) NULL)
+GO
+CREATE TABLE [dbo].[Album]([Id] [int] NOT NULL, [ArtistId] [int] NOT NULL)
+GO
+ALTER TABLE [dbo].[Album]  WITH CHECK ADD  CONSTRAINT [FK] FOREIGN KEY([ArtistId])
+REFERENCES [dbo].[Artist] ([Id])
+GO
+"""
+
+
+def test_a_dump_of_postgres() -> None:
+    (artist, album), notes = read_sql(PG_DUMP)
+    assert artist.name == "public.artist" and artist.comment == "who plays; sometimes"
+    assert artist.columns == (
+        Column("id", "bigint", is_nullable=False),
+        Column("name", "character varying(120)", comment="as on the cover"),
+        Column("tags", "text[]"),
+    )
+    assert (artist.primary_key, artist.primary_key_name) == (("id",), "artist_pkey")
+    assert album.columns[2].type == "timestamp with time zone"
+    key = ForeignKey(("artist_id",), "public", "artist", ("id",), "album_artist_fk")
+    assert album.foreign_keys == (key,)
+    assert notes == []
+
+
+def test_a_dump_of_mysql() -> None:
+    (artist, album), notes = read_sql(MYSQL)
+    assert [(c.name, c.type, c.comment) for c in artist.columns] == [
+        ("id", "int(11)", ""),
+        ("name", "varchar(120)", "as on; the cover"),
+        ("kind", "enum('solo', 'group')", ""),
+    ]
+    assert artist.comment == "who plays" and artist.primary_key == ("id",)
+    assert [c.type for c in album.columns] == ["int unsigned", "int(11)"]
+    assert [key.target for key in album.foreign_keys] == ["artist"]
+    assert notes == []
+
+
+def test_a_script_of_sql_server() -> None:
+    (artist, album), notes = read_sql(TSQL)
+    assert (artist.name, album.name) == ("dbo.Artist", "dbo.Album")
+    assert [key.target for key in album.foreign_keys] == ["dbo.Artist"]
+    assert [c.is_nullable for c in artist.columns] == [False, True]
+    assert notes == []
+
+
+def test_references_of_columns_and_labels_in_comments() -> None:
+    tables, _ = read_sql(
+        "CREATE TABLE a (id INTEGER PRIMARY KEY, -- its number\n b TEXT REFERENCES b, -- a 'b'\n"
+        "c INT REFERENCES x.y (z));\nCREATE TABLE b (id INT)"  # no semicolon
+    )
+    a, b = tables
+    assert [c.comment for c in a.columns] == ["its number", "a 'b'", ""]
+    assert a.primary_key == ("id",)
+    assert [(k.target, k.target_columns) for k in a.foreign_keys] == [("b", ()), ("x.y", ("z",))]
+    assert b.name == "b"
+
+
+def test_what_cannot_be_read_is_a_note_and_the_rest_is_read() -> None:
+    tables, notes = read_sql(
+        "CREATE TABLE good (a INT);\nCREATE TABLE bad (a INT;\nCREATE TABLE last (a INT);\n"
+        "CREATE TABLE good (b INT);\nALTER TABLE gone ADD FOREIGN KEY (a) REFERENCES good (a);"
+    )
+    assert [table.name for table in tables] == ["good", "last"]
+    assert [note.split(":")[0] for note in notes] == [
+        "the statement at line 2 cannot be read",
+        "table 'good' is declared again",
+        "ALTER TABLE of 'gone', which is not declared",
+    ]
+
+
+def test_a_named_dialect_is_the_only_one() -> None:
+    sql = "CREATE TABLE `a` (`b` INT) ENGINE=InnoDB;"
+    assert len(read_sql(sql, dialect="mysql")[0]) == 1
+    assert guess_dialects(sql)[0] == "mysql"
+    assert guess_dialects("CREATE TABLE a (b VARCHAR2(3))")[0] == "oracle"
+    for wrong in ("latin", "MySQL ", "sqlite; --"):
+        with pytest.raises(ConfigError, match=r"no dialect of SQL: use .*sqlite"):
+            read_sql(sql, dialect=wrong)
+
+
+@pytest.mark.parametrize("text", ["CREATE TABLE a (" * 500, "'" * 9999, "[" * 9999, "/*" * 9999])
+def test_what_never_ends_is_read_to_its_end(text: str) -> None:
+    assert read_sql(text)[0] == []
+
+
+def test_nothing_of_sqlglot_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        read_sql("ALTER TABLE a FROB b; CREATE TABLE a (b INT) FROB; CREATE TABLE b (a INT);")
+    assert caplog.text == ""
+    assert not logging.getLogger("sqlglot").disabled

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A prompt holds the tables that were asked for, what they refer to, and each as a row."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from depcache.errors import PromptError
+from depcache.prompt.outline import Outline
+from depcache.tables import Catalog, Table, render_tables
+from tests.depcache.tables.shop import REFERENCES
+
+CATALOG = Catalog(
+    Table(name, f"CREATE TABLE {name} (id INT)", targets) for name, targets in REFERENCES.items()
+)
+
+
+def test_tables_are_rows_of_the_message_behind_what_they_refer_to() -> None:
+    prompt = render_tables(CATALOG, ["track", "ALBUM"], "How many?")
+    assert prompt.tables == ("artist", "album", "genre", "track")
+    assert prompt.added == ("artist", "genre") and prompt.left_out == ()
+    text = prompt.messages[-1]["content"]
+    params = prompt.extra_body["custom_params"]
+    outline = Outline.from_json(params["depcache_outline"])
+    assert outline.pieces(text) == [f"\n\n{CATALOG[name].text}" for name in prompt.tables]
+    assert outline.rows == (1,) * 4 and not outline.merge
+    assert (params["depcache_version"], params["depcache_layout"]) == (2, "tree")
+    assert text == f"Tables:{prompt.flat_text}\n\nQuestion: How many?"
+
+
+def test_the_prompt_does_not_depend_on_the_order_of_names() -> None:
+    prompts = {
+        render_tables(CATALOG, names, "Q?").messages[-1]["content"]
+        for names in permutations(["invoice_line", "track", "artist", "track"])
+    }
+    assert len(prompts) == 1
+
+
+def test_without_closing_only_what_was_asked_for_is_there() -> None:
+    prompt = render_tables(CATALOG, ["track", "album"], "Q?", close=False, system=None)
+    assert (prompt.tables, prompt.added) == (("album", "track"), ())
+    assert prompt.left_out == ("artist", "genre")
+    assert len(prompt.messages) == 1
+
+
+def test_what_does_not_fit_is_not_added_and_that_is_said() -> None:
+    prompt = render_tables(CATALOG, ["track", "album"], "Q?", max_tables=3)
+    assert (prompt.tables, prompt.left_out) == (("album", "track"), ("artist", "genre"))
+    assert len(render_tables(CATALOG, ["track"], "Q?", max_tables=4).tables) == 4
+    assert len(render_tables(CATALOG, ["track", "album"], "Q?", max_tables=1).tables) == 2
+
+
+def test_no_names_mean_the_whole_schema() -> None:
+    assert set(render_tables(CATALOG, None, "Q?").tables) == set(REFERENCES)
+
+
+def test_a_reference_to_no_table_is_left_out_and_said() -> None:
+    catalog = Catalog([Table("a", "A", ("a", "gone"))])
+    assert render_tables(catalog, ["a"], "Q?").left_out == ("gone",)
+
+
+@pytest.mark.parametrize(
+    ("names", "question", "fields", "reason"),
+    [
+        ([], "Q?", {}, "no tables"),
+        ("album", "Q?", {}, "one text"),
+        (["albun"], "Q?", {}, "'album'"),
+        ([3], "Q?", {}, "name of a table is 3"),
+        (["album"], " ", {}, "question"),
+        (["album"], None, {}, "question"),
+        (["album"], "Q?", {"max_tables": 0}, "max_tables is 0"),
+        (["album"], "Q?", {"max_tables": True}, "max_tables is True"),
+        (["album"], "Q?", {"layout": "tre"}, "layout"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_sentence(names, question, fields, reason) -> None:
+    with pytest.raises(PromptError, match=reason) as caught:
+        render_tables(CATALOG, names, question, **fields)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One schema is the same catalog whoever reads it; a source that is wrong is one sentence."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from depcache.errors import DepCacheError, PromptError
+from depcache.tables import Catalog, load
+from tests.depcache.tables.shop import REFERENCES, make_json, make_sql, make_sqlite
+
+pytest.importorskip("sqlglot", reason="needs the extra `tables`")
+pytest.importorskip("sqlalchemy", reason="needs the extra `tables`")
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> dict[str, Catalog]:
+    """The shop by each reader."""
+    sqlite = make_sqlite(tmp_path / "shop.sqlite")
+    sources = {
+        "sql": make_sql(tmp_path / "shop.sql"),
+        "sqlite": sqlite,
+        "url": f"sqlite:///{sqlite}",
+        "json": make_json(tmp_path / "tables.json"),
+    }
+    return {name: load(source).catalog for name, source in sources.items()}
+
+
+def test_every_reader_finds_the_same_tables_and_references(loaded: dict[str, Catalog]) -> None:
+    for name, catalog in loaded.items():
+        assert {table.name: table.references for table in catalog} == REFERENCES, name
+
+
+def test_a_table_is_written_alike_whoever_read_it(loaded: dict[str, Catalog]) -> None:
+    assert loaded["sql"].digest == loaded["sqlite"].digest == loaded["url"].digest
+    # A tables.json knows neither NOT NULL nor the width of a type.
+    for table in loaded["json"]:
+        names = [line.split()[0] for line in table.text.splitlines()]
+        assert names == [line.split()[0] for line in loaded["sql"][table.name].text.splitlines()]
+
+
+def test_a_catalog_is_a_source(loaded: dict[str, Catalog], tmp_path: Path) -> None:
+    path = tmp_path / "tables.jsonl"
+    loaded["sql"].write(path)
+    assert load(path).catalog.digest == loaded["sql"].digest
+    assert load(path, include=["ALB*"]).catalog.names == ("album",)
+
+
+def test_names_choose_tables(tmp_path: Path) -> None:
+    source = make_sql(tmp_path / "shop.sql")
+    found = load(source, include=["*o*"], exclude=["*_*", "Invoice"]).catalog
+    assert found.names == ("employee", "customer")
+    assert found.references.unknown == ()
+    assert load(source, include=["album"]).catalog.references.unknown == (("album", "artist"),)
+    with pytest.raises(PromptError, match="no table that is wanted"):
+        load(source, include=["none"])
+
+
+def test_views_are_listed_when_they_are_asked_for(tmp_path: Path) -> None:
+    for source in (make_sqlite(tmp_path / "shop.db"), make_sql(tmp_path / "shop.sql")):
+        assert "best_seller" not in load(source).catalog
+        assert load(source, views=True).catalog["best_seller"].references == ()
+
+
+@pytest.mark.parametrize("name", ['say "hi"', "two words", "a\nb", "a\u2028b", "</s>", "Straße"])
+def test_odd_names_come_through_every_reader(name: str, tmp_path: Path) -> None:
+    quoted = '"' + name.replace('"', '""') + '"'
+    sql = (
+        f"CREATE TABLE {quoted} ({quoted} INTEGER PRIMARY KEY);"
+        f"CREATE TABLE other (id INTEGER REFERENCES {quoted} ({quoted}));"
+    )
+    (tmp_path / "odd.sql").write_text(sql, encoding="utf-8")
+    with sqlite3.connect(tmp_path / "odd.db") as connection:
+        connection.executescript(sql)
+    for source in ("odd.sql", "odd.db"):
+        catalog = load(tmp_path / source).catalog
+        assert catalog["other"].references == (name,)
+        catalog.write(tmp_path / "odd.jsonl")
+        assert list(Catalog.read(tmp_path / "odd.jsonl")) == list(catalog)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.sql", b"", "no table"),
+        ("a.sql", b"SELECT 1;", "no table"),
+        ("a.sql", b"CREATE TABLE a (", "cannot be read"),
+        ("a.sql", b"CREATE TABLE a AS SELECT 1;", "declares no columns"),
+        ("a.sql", b"\xff\xfe", "UTF-8"),
+        ("a.db", b"", "no SQLite database"),
+        ("a.db", b"SQLite format 2", "no SQLite database"),
+        ("a.db", b"SQLite format 3\0" + b"?" * 2000, "check that it is whole"),
+        ("a.json", b"", "no JSON"),
+        ("a.json", b"3", "Spider or BIRD"),
+        ("a.json", b"[]", "no table"),
+        ("a.json", b"[3]", "Spider or BIRD"),
+        ("a.json", b"{}", "table_names_original"),
+        ("a.json", b"[" * 100_000, "no JSON"),
+        ("a.jsonl", b"{}", "line 1"),
+        ("a.csv", b"a,b", "ends like no source"),
+        ("a", b"", "ends like no source"),
+    ],
+)
+def test_a_source_that_cannot_be_read_is_one_sentence(
+    tmp_path: Path, name: str, content: bytes, reason: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DepCacheError) as caught:
+        load(tmp_path / name)
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500 + len(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["a.sql", "a.db", "a.json", "a.jsonl"])
+def test_a_source_that_is_not_there_is_one_sentence(tmp_path: Path, name: str) -> None:
+    with pytest.raises(PromptError, match="cannot read"):
+        load(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []  # SQLite would have made one
