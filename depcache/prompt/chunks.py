@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from depcache.errors import PromptError, shorten
 
@@ -18,17 +18,29 @@ def join_chunks(chunks: Iterable[str], separator: str) -> tuple[str, tuple[int, 
     """
     if isinstance(chunks, str):
         raise PromptError(f"the chunks are one text, {shorten(chunks)}: send a list of texts")
+    context, lens, _ = join_rows(((chunk,) for chunk in chunks), separator)
+    return context, lens
+
+
+def join_rows(
+    rows: Iterable[Sequence[str]], separator: str
+) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    """The context of rows of chunks, the code points of each chunk, and the chunks of each row.
+
+    A row that stands there already is left out; errors as `join_chunks`.
+    """
     if not isinstance(separator, str) or not separator:
         raise PromptError(
             f"the separator is {shorten(separator)}: send some text, or a chunk would run into the "
             "one before it"
         )
-    texts: list[str] = []
-    for number, chunk in enumerate(chunks):
-        if not isinstance(chunk, str) or not chunk.strip():
-            raise PromptError(f"chunk {number} is {shorten(chunk)}: send some text")
-        texts.append(separator + chunk)
-    texts = list(dict.fromkeys(texts))
-    if not texts:
+    found: dict[tuple[str, ...], None] = {}
+    for number, row in enumerate(rows):
+        for chunk in row:
+            if not isinstance(chunk, str) or not chunk.strip():
+                raise PromptError(f"chunk {number} is {shorten(chunk)}: send some text")
+        found[tuple(separator + chunk for chunk in row)] = None
+    if not found:
         raise PromptError("there are no chunks: send at least one, or a plain prompt")
-    return "".join(texts), tuple(map(len, texts))
+    texts = [text for row in found for text in row]
+    return "".join(texts), tuple(map(len, texts)), tuple(map(len, found))

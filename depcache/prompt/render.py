@@ -8,12 +8,12 @@ answers from the text. So the answer is right either way, and fast with DepCache
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from depcache.errors import PromptError, shorten
-from depcache.prompt.chunks import CHUNK_SEPARATOR, join_chunks
+from depcache.prompt.chunks import CHUNK_SEPARATOR, join_chunks, join_rows
 from depcache.prompt.layout_names import Layout, read_layout
 from depcache.prompt.outline import Outline
 from depcache.prompt.paths import read_paths
@@ -139,6 +139,25 @@ def render_chunks(
     outline = Outline(len(CHUNK_HEADING), lens, (1,) * len(lens), message=len(messages) - 1)
     params = _fuse(outline.to_params(layout), recompute)
     return RenderedPrompt(messages, {"custom_params": params}, context)
+
+
+def render_chunk_rows(
+    rows: Iterable[Sequence[str]],
+    question: str,
+    *,
+    system: str | None = DEFAULT_CHUNK_SYSTEM,
+    separator: str = CHUNK_SEPARATOR,
+) -> RenderedPrompt:
+    """A chat request about rows of chunks, each chunk behind the chunks before it in its row.
+
+    For computing ahead what requests of `render_chunks` reuse: the tokens of a chunk are the same.
+    What several rows begin with is computed once. Arguments and errors as for `render_chunks`.
+    """
+    _check_question(question)
+    context, lens, counts = join_rows(rows, separator)
+    messages = _messages(system, f"{CHUNK_HEADING}{context}{separator}Question: {question}")
+    outline = Outline(len(CHUNK_HEADING), lens, counts, merge=True, message=len(messages) - 1)
+    return RenderedPrompt(messages, {"custom_params": outline.to_params("tree")}, context)
 
 
 def _check_question(question: str) -> None:
