@@ -70,6 +70,14 @@ def precompute(
             help="Text chunks instead of a graph: JSON lines with id and text, gzipped or not."
         ),
     ] = None,
+    behind: Annotated[
+        str,
+        typer.Option(
+            "--source",
+            help="What chunks are computed behind: alone (the system) or previous (the chunk "
+            "before in the document, by its number).",
+        ),
+    ] = "alone",
     server: Server = DEFAULT_URL,
     api_key: ApiKey = None,
     hops: Hops = 2,
@@ -121,11 +129,12 @@ def precompute(
     names: list[str] | None = None
     with ExitStack() as stack:
         if chunks is not None:
-            _refuse_options(context, _OF_GRAPHS, "--chunks")
+            _refuse_options(context, _OF_GRAPHS, "is of graphs: leave it out beside --chunks")
             text = read_system(system, system_file, DEFAULT_CHUNK_SYSTEM)
-            source = ChunkSource(read_chunks(chunks), system=text, fields=fields)
+            source = ChunkSource(read_chunks(chunks), behind=behind, system=text, fields=fields)
             where = {"file": str(chunks)}
         else:
+            _refuse_options(context, ("behind",), "is of chunks: leave it out, or give --chunks")
             wanted: Any = layout  # the settings refuse what is no layout, and name the choices
             settings = PrecomputeSettings(
                 num_hops=hops,
@@ -191,12 +200,12 @@ def read_messages(file: Path) -> list[dict[str, Any]]:
     return messages
 
 
-def _refuse_options(context: typer.Context, names: Collection[str], beside: str) -> None:
+def _refuse_options(context: typer.Context, names: Collection[str], why: str) -> None:
     """Raise PromptError for the first of these parameters that was given on the command line."""
     for param in context.command.params:
         source = context.get_parameter_source(param.name or "")
         if param.name in names and source is not None and source.name == "COMMANDLINE":
-            raise PromptError(f"{param.opts[0]} is of graphs: leave it out beside {beside}")
+            raise PromptError(f"{param.opts[0]} {why}")
 
 
 def _run(job: Precomputer, plan: PrecomputePlan, concurrency: int) -> PrecomputeReport:

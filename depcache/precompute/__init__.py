@@ -18,7 +18,7 @@
     invalidate(store, client, change.entities, state="precompute.jsonl")
 """
 
-from depcache.precompute.chunk_file import Chunk, read_chunks
+from depcache.precompute.chunk_file import Chunk, find_predecessors, read_chunks
 from depcache.precompute.chunk_source import ChunkSource
 from depcache.precompute.entities import select_entities
 from depcache.precompute.estimate import Estimate, TierCapacity
@@ -43,6 +43,7 @@ __all__ = [
     "Source",
     "TierCapacity",
     "Wording",
+    "find_predecessors",
     "find_trees",
     "invalidate",
     "read_chunks",

@@ -13,7 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from depcache.errors import PromptError, shorten
-from depcache.prompt.chunks import CHUNK_SEPARATOR, join_chunks, join_rows
+from depcache.prompt.chunks import (
+    CHUNK_SEPARATOR,
+    join_chunks,
+    join_rows,
+    list_chunks,
+    place_behind,
+)
 from depcache.prompt.layout_names import Layout, read_layout
 from depcache.prompt.outline import Outline
 from depcache.prompt.paths import read_paths
@@ -119,6 +125,7 @@ def render_chunks(
     separator: str = CHUNK_SEPARATOR,
     layout: Layout = "tree",
     recompute: float | Recompute | None = DEFAULT_SHARE,
+    behind: Iterable[str | None] | None = None,
 ) -> RenderedPrompt:
     """A chat request that asks `question` about chunks of text.
 
@@ -129,11 +136,16 @@ def render_chunks(
     layout     position layout, where `recompute` is None
     recompute  the share, 0 to 1, of their tokens that is computed again with full view. None reuses
                every chunk as it is alone, which is exact for models that were trained for it
+    behind     for each chunk the text that its KV was computed behind, such as the chunk before it
+               in its document; None for nothing. It is no part of the prompt. With `recompute` only
 
     Raises PromptError when a chunk or the question is unusable.
     """
     layout = Recompute.layout(read_layout(layout), recompute)
     _check_question(question)
+    if behind is not None:
+        chunks = list_chunks(chunks)
+        recompute = Recompute.stand(recompute, place_behind(chunks, behind, separator))
     context, lens = join_chunks(chunks, separator)
     messages = _messages(system, f"{CHUNK_HEADING}{context}{separator}Question: {question}")
     outline = Outline(len(CHUNK_HEADING), lens, (1,) * len(lens), message=len(messages) - 1)

@@ -63,10 +63,17 @@ class Corpus:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    def ask(self, *names: str, share: float = 0.15, **fields: Any) -> ReuseReport:
-        texts = [self.texts[name] for name in names]
-        recompute = Recompute(share, is_pinned=True)
-        reply = self.client.ask_chunks(texts, "Where?", recompute=recompute, max_tokens=1, **fields)
+    def ask(self, *names: str, is_behind: bool = False, **fields: Any) -> ReuseReport:
+        """The report of a question about these chunks; each behind the one before it, or alone."""
+        before = [f"{name[:2]}{int(name[2:]) - 1}" for name in names]
+        reply = self.client.ask_chunks(
+            [self.texts[name] for name in names],
+            "Where?",
+            recompute=Recompute(0.15, is_pinned=True),
+            behind=[self.texts.get(name) for name in before] if is_behind else None,
+            max_tokens=1,
+            **fields,
+        )
         assert reply.depcache is not None
         return reply.depcache
 
@@ -117,3 +124,26 @@ def test_of_a_changed_file_only_the_changed_chunk_is_computed(corpus: Corpus) ->
     assert 0 < again["tokens_computed"] < before / 4
     report = corpus.ask("b-2", "b-3", "a-0", "b-1", cache_salt=SALT)
     assert report.settled == report.missed == 0
+
+
+def test_chunks_behind_the_one_before_settle_nothing(corpus: Corpus) -> None:
+    assert corpus.precompute("--source", "previous")["computed"] == 12
+    rng = random.Random(7)
+    for _ in range(6):
+        names = rng.sample(list(corpus.texts), rng.randint(2, 6))
+        report = corpus.ask(*names, is_behind=True)
+        assert (report.see, report.settled, report.missed) == ("fused", 0, 0)
+        assert report.behind == sum(name[2] != "0" for name in names)
+    # What has a chunk behind it is cached alone too; what ends a document is not.
+    assert corpus.ask("a-1", "b-2").settled == 0
+    report = corpus.ask("a-1", "b-3")
+    assert report.settled > 0 and report.behind == 0
+
+
+def test_behind_a_chunk_is_not_alone(corpus: Corpus) -> None:
+    corpus.precompute()
+    alone = corpus.ask("c-3", "a-2")
+    behind = corpus.ask("c-3", "a-2", is_behind=True)
+    assert (alone.settled, alone.behind) == (0, 0)
+    assert behind.settled > 0 and behind.behind == 2
+    assert corpus.ask("c-3", "a-2", is_behind=True).settled == 0

@@ -6,6 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from depcache.errors import PromptError
 from depcache.precompute import Chunk, ChunkSource, Precomputer, PrecomputeReport
 from depcache.prompt.render import render_chunks
 from tests.depcache.precompute.fake import SYSTEM_LEN, FakeCache, refused
@@ -83,6 +86,33 @@ def test_a_chunk_that_the_server_refuses_is_left_out() -> None:
     report = compute(server)
     assert report.failures == {"refused": 1} and report.problems[0].startswith("a-3: ")
     assert report.num_computed == len(CHUNKS) - 1
+
+
+def test_a_chunk_behind_the_one_before_is_computed_behind_it() -> None:
+    server = FakeCache()
+    chunks = [CHUNKS[3], CHUNKS[0], CHUNKS[1], Chunk("lone", "Alone.")]
+    report = compute(server, chunks, source={"behind": "previous"}, request_tokens=1000)
+    assert report.num_computed == 4
+    [paths] = server.sent
+    texts = [tuple(text.strip() for text in path) for path in paths]
+    assert texts == [("Text 1.", "Text 3."), ("Text 0.",), ("Text 0.", "Text 1."), ("Alone.",)]
+
+
+def test_behind_another_chunk_a_chunk_is_computed_again(tmp_path: Path) -> None:
+    server = FakeCache()
+    state = tmp_path / "state"
+    compute(server, source={"behind": "previous"}, state=state)
+    changed = [*CHUNKS[:5], replace(CHUNKS[5], text="Another text."), *CHUNKS[6:]]
+    report = compute(server, changed, source={"behind": "previous"}, state=state)
+    assert (report.num_computed, report.num_unchanged) == (2, len(CHUNKS) - 2)  # and the next one
+    with server.client() as client:
+        plan = Precomputer(ChunkSource(changed), client, state=state).plan()
+    assert "anew: source not the same as before" in plan.notes[0]
+
+
+def test_what_chunks_may_be_computed_behind_is_named() -> None:
+    with pytest.raises(PromptError, match=r"'similar' is nothing that .* one of alone, previous"):
+        ChunkSource(CHUNKS, behind="similar")
 
 
 def test_equal_texts_are_computed_once() -> None:
