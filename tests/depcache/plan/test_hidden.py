@@ -21,7 +21,7 @@ hidden_runs = st.lists(st.one_of(st.none(), runs), min_size=20, max_size=20)
 
 
 def make_table(prompt: TreePrompt, behind: list[Ids | None]) -> SegmentTable:
-    """Of a fused request that recomputes nothing."""
+    """Returns the table of a fused request that recomputes nothing."""
     forest = Forest.make(
         prompt.num_tokens, len(prompt.system), prompt.segment_lens, prompt.segment_parents
     )
