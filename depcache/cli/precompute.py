@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`depcache precompute`: fill a running server's cache with the trees of a graph's entities."""
+"""`depcache precompute`: fill a running server's cache with trees of a graph, or chunks."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,10 +25,10 @@ from depcache.cli.output import make_console, make_grid, print_json, read_text
 from depcache.client.client import DEFAULT_URL, Client
 from depcache.errors import PromptError
 from depcache.graph.stores import DEFAULT_URL as DEFAULT_GRAPH
-from depcache.prompt.render import DEFAULT_SYSTEM
+from depcache.prompt.render import DEFAULT_CHUNK_SYSTEM, DEFAULT_SYSTEM
 
 if TYPE_CHECKING:
-    from depcache.precompute import Estimate, PrecomputePlan, PrecomputeReport, PrecomputeSettings
+    from depcache.precompute import Estimate, PrecomputePlan, Precomputer, PrecomputeReport
     from depcache.precompute import Progress as Moment
 
 System = Annotated[str | None, typer.Option(help="System message of later requests; '' for none.")]
@@ -44,8 +44,15 @@ Messages = Annotated[
 ]
 TemplateName = Annotated[str, typer.Option("--template", help="How paths become text.")]
 
+_OF_GRAPHS = (
+    *("graph", "entities", "entity", "hops", "num_paths", "pruner"),
+    *("allow_repeats", "messages", "template", "layout"),
+)
+"""Parameters of the command that say nothing of chunks."""
+
 
 def precompute(
+    context: typer.Context,
     graph: Graph = DEFAULT_GRAPH,
     entities: Annotated[
         str | None,
@@ -57,6 +64,20 @@ def precompute(
     entity: Annotated[
         list[str] | None, typer.Option(help="Name of an entity; may be given several times.")
     ] = None,
+    chunks: Annotated[
+        Path | None,
+        typer.Option(
+            help="Text chunks instead of a graph: JSON lines with id and text, gzipped or not."
+        ),
+    ] = None,
+    behind: Annotated[
+        str,
+        typer.Option(
+            "--source",
+            help="What chunks are computed behind: alone (the system) or previous (the chunk "
+            "before in the document, by its number).",
+        ),
+    ] = "alone",
     server: Server = DEFAULT_URL,
     api_key: ApiKey = None,
     hops: Hops = 2,
@@ -87,71 +108,84 @@ def precompute(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compute the KV of entities' paths now, so that later questions find it.
+    """Compute the KV of entities' paths now, or of text chunks, so that later questions find it.
 
     The text before a fact decides its KV. So give the options that `ask` and your programs use:
-    system message, template, layout, salt, and retrieval.
+    system message, template, layout, salt, and retrieval. Of chunks: system message and salt.
     """
-    from depcache.precompute import Precomputer, PrecomputeSettings, select_entities
+    from depcache.precompute import (
+        ChunkSource,
+        GraphSource,
+        Precomputer,
+        PrecomputeSettings,
+        read_chunks,
+        select_entities,
+    )
     from depcache.precompute.entities import DEFAULT_ENTITIES, require_entities
 
-    wanted: Any = layout  # the settings refuse what is no layout, and name the choices
-    settings = PrecomputeSettings(
-        num_hops=hops,
-        num_paths=num_paths,
-        pruner=pruner,
-        allow_repeats=allow_repeats,
-        system=read_system(system, system_file),
-        template=template,
-        layout=wanted,
-        messages=None if messages is None else read_messages(messages),
-        fields={} if salt is None else {"cache_salt": salt},
-    )
+    fields = {} if salt is None else {"cache_salt": salt}
     console = make_console(stderr=as_json)
-    with open_graph(graph) as store, Client(server, api_key) as client:
-        names = list(entity or ())
-        require_entities(store, names)
-        if entities is not None or not names:
-            names += select_entities(store, entities or DEFAULT_ENTITIES)
-        job = Precomputer(store, client, settings, state=state, request_tokens=request_tokens)
+    about: dict[str, str] = {}
+    names: list[str] | None = None
+    with ExitStack() as stack:
+        if chunks is not None:
+            _refuse_options(context, _OF_GRAPHS, "is of graphs: leave it out beside --chunks")
+            text = read_system(system, system_file, DEFAULT_CHUNK_SYSTEM)
+            source = ChunkSource(read_chunks(chunks), behind=behind, system=text, fields=fields)
+            where = {"file": str(chunks)}
+        else:
+            _refuse_options(context, ("behind",), "is of chunks: leave it out, or give --chunks")
+            wanted: Any = layout  # the settings refuse what is no layout, and name the choices
+            settings = PrecomputeSettings(
+                num_hops=hops,
+                num_paths=num_paths,
+                pruner=pruner,
+                allow_repeats=allow_repeats,
+                system=read_system(system, system_file, DEFAULT_SYSTEM),
+                template=template,
+                layout=wanted,
+                messages=None if messages is None else read_messages(messages),
+                fields=fields,
+            )
+            store = stack.enter_context(open_graph(graph))
+            names = list(entity or ())
+            require_entities(store, names)
+            if entities is not None or not names:
+                names += select_entities(store, entities or DEFAULT_ENTITIES)
+            source = GraphSource(store, settings)
+            about["paths"] = f"up to {settings.max_paths:,} each, of up to {hops} edges"
+            where = {"graph": store.url}
+        client = stack.enter_context(Client(server, api_key))
+        job = Precomputer(source, client, state=state, request_tokens=request_tokens)
         plan = job.plan(names)
         for note in plan.notes:
             console.print(f"note: {note}", style="yellow", markup=False)
         if not as_json or not estimate:
-            _show_estimate(plan.estimate, settings, stderr=as_json)
+            _show_estimate(plan.estimate, about, stderr=as_json)
         if estimate:
             if as_json:
                 print_json({"estimate": plan.estimate.to_json(), "notes": list(plan.notes)})
             return
-        try:
-            with _open_bar(plan) as on_progress:
-                report = job.run(plan, num_workers=concurrency, on_progress=on_progress)
-        except (KeyboardInterrupt, SystemExit):
-            make_console(stderr=True).print(
-                f"stopped: {job.report.num_done:,} of {len(plan.entities):,} entities are done, "
-                "the same command again goes on there",
-                markup=False,
-            )
-            raise
-        if plan.entities and report.failures.get("unknown") == len(plan.entities):
+        report = _run(job, plan, concurrency)
+        if plan.names and report.failures.get("unknown") == len(plan.names):
             raise PromptError(
-                f"none of the {len(plan.entities):,} entities of {entities!r} is in the graph "
-                f"{store.url}: check the names"
+                f"none of the {len(plan.names):,} entities of {entities!r} is in the graph "
+                f"{where['graph']}: check the names"
             )
     if as_json:
         answer = {"estimate": plan.estimate.to_json(), "notes": list(plan.notes)}
-        print_json({**report.to_json(), **answer, "graph": store.url, "state": str(state)})
+        print_json({**report.to_json(), **answer, **where, "state": str(state)})
     else:
         _show_report(report)
 
 
-def read_system(system: str | None, file: Path | None) -> str:
-    """The system message that two options name, or its default; PromptError for both of them."""
+def read_system(system: str | None, file: Path | None, default: str = DEFAULT_SYSTEM) -> str:
+    """The system message that two options name, or the default; PromptError for both of them."""
     if system is not None and file is not None:
         raise PromptError("both --system and --system-file are given: leave out one")
     if file is not None:
         return read_text(file)
-    return DEFAULT_SYSTEM if system is None else system
+    return default if system is None else system
 
 
 def read_messages(file: Path) -> list[dict[str, Any]]:
@@ -166,18 +200,42 @@ def read_messages(file: Path) -> list[dict[str, Any]]:
     return messages
 
 
-def _show_estimate(estimate: Estimate, settings: PrecomputeSettings, *, stderr: bool) -> None:
+def _refuse_options(context: typer.Context, names: Collection[str], why: str) -> None:
+    """Raise PromptError for the first of these parameters that was given on the command line."""
+    for param in context.command.params:
+        source = context.get_parameter_source(param.name or "")
+        if param.name in names and source is not None and source.name == "COMMANDLINE":
+            raise PromptError(f"{param.opts[0]} {why}")
+
+
+def _run(job: Precomputer, plan: PrecomputePlan, concurrency: int) -> PrecomputeReport:
+    """Do what is pending, under a bar; an interrupt says how far it came."""
+    try:
+        with _open_bar(plan) as on_progress:
+            return job.run(plan, num_workers=concurrency, on_progress=on_progress)
+    except (KeyboardInterrupt, SystemExit):
+        make_console(stderr=True).print(
+            f"stopped: {job.report.num_done:,} of {len(plan.names):,} {job.report.items} are done, "
+            "the same command again goes on there",
+            markup=False,
+        )
+        raise
+
+
+def _show_estimate(estimate: Estimate, about: Mapping[str, str], *, stderr: bool) -> None:
+    """Print it; `about` has further rows, by name."""
     console = make_console(stderr=stderr)
-    about = "" if estimate.is_exact else "about "
+    guess = "" if estimate.is_exact else "about "
     grid = make_grid(2)
     done = f", of which {estimate.num_done:,} are done" if estimate.num_done else ""
-    grid.add_row("entities", f"{estimate.num_entities:,}{done}")
-    grid.add_row("paths", f"up to {settings.max_paths:,} each, of up to {settings.num_hops} edges")
-    cached = f", of which {about}{estimate.num_cached:,} are cached" if estimate.num_cached else ""
-    grid.add_row("tokens", f"{about}{estimate.num_tokens:,}{cached}")
+    grid.add_row(estimate.words.items, f"{estimate.num_wanted:,}{done}")
+    for name, text in about.items():
+        grid.add_row(name, text)
+    cached = f", of which {guess}{estimate.num_cached:,} are cached" if estimate.num_cached else ""
+    grid.add_row("tokens", f"{guess}{estimate.num_tokens:,}{cached}")
     if estimate.num_bytes is not None:
         each = f"{estimate.bytes_per_token:,} bytes a token"
-        grid.add_row("KV", f"{about}{_show_bytes(estimate.num_bytes)}, {each}")
+        grid.add_row("KV", f"{guess}{_show_bytes(estimate.num_bytes)}, {each}")
     for tier in estimate.tiers:
         room = "unknown" if tier.capacity_tokens is None else f"{tier.capacity_tokens:,} tokens"
         grid.add_row(tier.name, f"room for {room}, {tier.num_tokens:,} used")
@@ -192,17 +250,19 @@ def _show_report(report: PrecomputeReport) -> None:
     size = "" if report.num_bytes is None else f" ({_show_bytes(report.num_bytes)})"
     console.print(
         f"{report.num_missed:,} tokens computed{size}, {report.num_cached:,} were cached; "
-        f"{report.num_computed:,} entities in {report.seconds:.1f} s, {rate:,.0f} tokens/s",
+        f"{report.num_computed:,} {report.items} in {report.seconds:.1f} s, {rate:,.0f} tokens/s",
         markup=False,
     )
     before = report.num_resumed + report.num_unchanged
     if before:
-        console.print(f"{before:,} entities were done before")
+        console.print(f"{before:,} {report.items} were done before")
     if report.num_persisted is not None:
         console.print(f"{report.num_persisted:,} tokens were still to be written to the disk tier")
     if report.num_failed:
         reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(report.failures.items()))
-        console.print(f"{report.num_failed:,} entities were left out: {reasons}", style="yellow")
+        console.print(
+            f"{report.num_failed:,} {report.items} were left out: {reasons}", style="yellow"
+        )
         for problem in report.problems[:5]:
             console.print(f"  {problem}", markup=False)
 
@@ -224,9 +284,9 @@ def _open_bar(plan: PrecomputePlan) -> Iterator[Callable[[Moment], None]]:
         disable=not console.is_terminal,
     )
     # Only what is to be done: what was done before would make the time left too short.
-    num_before = len(plan.entities) - len(plan.pending)
+    num_before = len(plan.names) - len(plan.pending)
     with bar:
-        task = bar.add_task("entities", total=len(plan.pending), rate=0.0)
+        task = bar.add_task(plan.estimate.words.items, total=len(plan.pending), rate=0.0)
 
         def show(now: Moment) -> None:
             completed = now.num_done + now.num_failed - num_before

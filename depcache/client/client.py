@@ -150,13 +150,14 @@ class Client:
         stream: bool = False,
         system: str | None = DEFAULT_CHUNK_SYSTEM,
         recompute: float | Recompute | None = DEFAULT_SHARE,
+        behind: Iterable[str | None] | None = None,
         **fields: Any,
     ) -> Any:
         """Ask `question` about chunks of text; see `depcache.render_chunks`. Returns as `ask`.
 
         fields  as for `chat`
         """
-        prompt = render_chunks(chunks, question, system=system, recompute=recompute)
+        prompt = render_chunks(chunks, question, system=system, recompute=recompute, behind=behind)
         return self.chat(prompt.messages, stream=stream, **prompt.extra_body, **fields)
 
     def ask_tables(

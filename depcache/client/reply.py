@@ -28,7 +28,9 @@ class ReuseReport:
                      ("fused"); or a fused request was answered as "flat" prompt, which is exact
     select           who chose the recomputed tokens; None where none were to be
     recompute        the share that was asked for
-    settled          tokens that a pass before this one computed for it, each row alone
+    settled          tokens that a pass before this one computed for it: rows, each alone or behind
+                     what it was asked to stand behind, and that with them
+    behind           rows that were computed behind something that is not in the prompt
     fallback_reason  why it was; None if it was not, or was meant to be plain
     differs          in what the answer may differ from that to the flat text under ordinary
                      attention: "merging" (equal beginnings stand once), "visibility" (facts do not
@@ -52,6 +54,7 @@ class ReuseReport:
     select: str | None = None
     recompute: float | None = None
     settled: int = 0
+    behind: int = 0
     fallback_reason: str | None = None
     differs: tuple[str, ...] | None = None
     recognised: dict[str, int] | None = None

@@ -8,10 +8,10 @@ Whoever only asks must leave nothing behind: not a node more, however often they
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from depcache.cache.node import Node
-from depcache.cache.radix import TOKEN_BYTES, common_prefix_tokens
+from depcache.cache.radix import TOKEN_BYTES, common_prefix_tokens, first_token
 from depcache.cache.tree import KVTree
 from depcache.plan.match import fastest
 from depcache.plan.segments import SegmentTable
@@ -28,6 +28,8 @@ class Look:
     in_tiers   per tier below the device, the fastest first: there and in none that is faster
     tail       those that follow the context, wherever they are; in none of the others
     tier_nodes  the nodes of these, whole and each once: the prompt may end inside the last of a way
+    unhidden   segment -> tokens that it is to stand behind, beside the prompt's own, and that are
+               not on the device
     """
 
     matched: list[int]
@@ -37,6 +39,7 @@ class Look:
     in_tiers: list[int]
     tier_nodes: list[list[Node]]
     tail: int = 0
+    unhidden: dict[int, int] = field(default_factory=dict[int, int])
 
     @property
     def num_cached(self) -> int:
@@ -62,6 +65,9 @@ def look_up(tree: KVTree, root: Node, table: SegmentTable, *, num_tiers: int | N
         zip(table.starts, table.stops, table.parents, table.placed, strict=True)
     ):
         above = (table.root_of(tree, root, segment), 0) if parent < 0 else ends[parent]
+        if (hidden := table.hidden.get(segment)) is not None:
+            above, num_found = _pass(above, hidden)
+            found.unhidden[segment] = len(hidden) // TOKEN_BYTES - num_found
         if above is None:
             found.matched.append(0)
             found.by_segment.append((0, 0, 0))
@@ -108,6 +114,28 @@ def look_up(tree: KVTree, root: Node, table: SegmentTable, *, num_tiers: int | N
     if table.has_twins:
         found.tier_nodes = [list(dict.fromkeys(nodes)) for nodes in found.tier_nodes]
     return found
+
+
+def _pass(above: tuple[Node, int] | None, key: bytes) -> tuple[tuple[Node, int] | None, int]:
+    """Follow `key` as far as it is on the device, from so many tokens of a node on.
+
+    Returns where it ends, None unless all of it is there, and the tokens that are.
+    """
+    if above is None:
+        return None, 0
+    node, used = above
+    at = 0
+    while at < len(key):
+        if used == node.num_tokens:
+            child = node.children.get(first_token(key[at : at + TOKEN_BYTES]))
+            if child is None or child.slots is None:
+                break
+            node, used = child, 0
+        size = common_prefix_tokens(node.key[used * TOKEN_BYTES :], key[at:])
+        if not size:
+            break
+        at, used = at + size * TOKEN_BYTES, used + size
+    return (node, used) if at == len(key) else None, at // TOKEN_BYTES
 
 
 def _look_at_tail(tree: KVTree, root: Node, table: SegmentTable, names: Sequence[str]) -> int:

@@ -45,12 +45,11 @@ class Lookahead:
             return
         tree = self.tree
         root = tree.root(namespace)
-        key = table.key
         ends: list[Node] = []
         wanted: list[Node] = []
 
-        def want(above: Node, start: int, stop: int, position: int) -> Node:
-            path = tree.grow(above, key[start * TOKEN_BYTES : stop * TOKEN_BYTES], position)
+        def want(above: Node, key: bytes, position: int) -> Node:
+            path = tree.grow(above, key, position)
             # At once: the next run may split these, and both halves then have the waiter.
             for node in path:
                 if node.waiters is None:
@@ -64,11 +63,15 @@ class Lookahead:
             zip(table.starts, table.stops, table.parents, table.placed, strict=True)
         ):
             above = table.root_of(tree, root, segment) if parent < 0 else ends[parent]
-            ends.append(want(above, start, stop, position))
+            if (hidden := table.hidden.get(segment)) is not None:
+                above = want(above, hidden, above.home + above.num_tokens)
+            key = table.key[start * TOKEN_BYTES : stop * TOKEN_BYTES]
+            ends.append(want(above, key, position))
         start, stop = table.task_start, table.num_tokens
         tail = table.tail_root(tree, root)
         if tail is not None and stop - start >= MIN_TAIL_TOKENS:
-            want(tail, start, stop, int(table.positions[start]))
+            key = table.key[start * TOKEN_BYTES : stop * TOKEN_BYTES]
+            want(tail, key, int(table.positions[start]))
         self._wanted[waiter] = wanted
         tree.rank[waiter] = len(tree.rank)
 

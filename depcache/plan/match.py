@@ -60,7 +60,8 @@ def match_segments(
                   of it comes last. 0 leaves the tail out
 
     Splits a node where the match ends inside it. Where segments begin alike, a node may be found
-    twice. O(segments + matched nodes).
+    twice. What a segment is hidden behind is passed on the way down, and in no list. O(segments +
+    matched nodes).
     """
     options = allow_shift, any_position, num_tiers, tail_stop
     num_nodes = tree.num_nodes
@@ -131,6 +132,11 @@ def _match(
             assert node is not None
         else:
             continue
+        if (hidden := table.hidden.get(segment)) is not None:
+            path, num_found = tree.walk(node, hidden, only_resident=not any_position)
+            if num_found * TOKEN_BYTES < len(hidden):
+                continue
+            node = path[-1]
         node, at = descend(node, start, stop, position)
         if at > start:
             found.ends[segment] = node

@@ -61,7 +61,7 @@ class RequestPlan:
     ends          per segment the deepest matched node, None where nothing matched
     matched       per segment the number of its leading tokens that matched
     tail_end      the deepest node of the tail; None where nothing of it is cached
-    num_locked    tokens of `nodes`: what they keep from eviction
+    num_locked    tokens of `nodes`, and of what they are hidden behind: what is kept from eviction
     """
 
     version: int
@@ -237,7 +237,14 @@ def _load_once(nodes: list[Node], sizes: np.ndarray) -> tuple[list[Node], np.nda
 
 
 def _count_once(nodes: list[Node]) -> int:
-    return sum(node.num_tokens for node in dict.fromkeys(nodes))
+    """Tokens of these nodes and of all above them, which a lock keeps as well."""
+    held: dict[Node, None] = {}
+    for node in nodes:
+        above: Node | None = node
+        while above is not None and above not in held:
+            held[above] = None
+            above = above.parent
+    return sum(node.num_tokens for node in held)
 
 
 def _expand(firsts: np.ndarray, sizes: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ from depcache.cache.radix import TOKEN_BYTES, to_key
 from depcache.cache.tree import KVTree
 from depcache.plan.join_key import make_join_keys
 from depcache.plan.tail_key import make_tail_key
+from depcache.prompt.behind import Behind
 from depcache.prompt.forest import Forest, find_twins
 from depcache.prompt.layout import Layout, token_positions
 
@@ -35,9 +36,11 @@ class SegmentTable:
     positions    (num_tokens,) int64: position of every token, by index
     behind       joined root -> what it is computed behind, see `Root.behind`
     tail_key     what the tail stands behind, see `make_tail_key`; b"" where it is not cached
-    has_twins    two segments with one parent begin with the same token: a cached node may then be
-                 met twice in this prompt
+    has_twins    a cached node may be met twice in this prompt: two segments with one parent begin
+                 with the same token, or something is hidden
     selected     of a fused request bool (num_tokens,), what is computed again; else None
+    hidden       segment -> raw tokens that it stands behind in the tree, below its parent, and
+                 that are no part of this prompt (see `depcache.prompt.behind`)
     """
 
     num_tokens: int
@@ -53,6 +56,7 @@ class SegmentTable:
     tail_key: bytes = field(default=b"", repr=False)
     has_twins: bool = False
     selected: np.ndarray | None = field(default=None, repr=False)
+    hidden: dict[int, bytes] = field(default_factory=dict, repr=False)
 
     @classmethod
     def make(
@@ -61,10 +65,12 @@ class SegmentTable:
         forest: Forest,
         layout: Layout,
         selected: np.ndarray | None = None,
+        behind: Behind | None = None,
     ) -> SegmentTable:
         """Prepare `tokens` (num_tokens,) int64 in pre-order, cut as `forest` says.
 
         selected  of a fused request, int64 indices of what is computed again; may be empty
+        behind    of a fused request, what its trees stand behind
         """
         structure, positions = forest.structure, token_positions(forest, layout)
         if forest.system_len:
@@ -73,6 +79,12 @@ class SegmentTable:
         else:
             starts, lens, parents = structure.starts, structure.lens, structure.parents
         key = to_key(tokens)
+        first = 1 if forest.system_len else 0  # the system is a segment of the table
+        hidden = {
+            root + first: to_key(np.array(ids, np.int64))
+            for root, ids in zip(structure.roots.tolist(), behind or (), strict=behind is not None)
+            if ids is not None
+        }
         table = cls(
             num_tokens=forest.num_tokens,
             task_start=forest.task_start,
@@ -84,8 +96,10 @@ class SegmentTable:
             placed=positions[starts].tolist(),
             positions=positions,
             tail_key=b"" if selected is not None else make_tail_key(key, forest, layout),
-            has_twins=find_twins(tokens, forest) is not None,
+            # What one row is computed behind may be another row.
+            has_twins=bool(hidden) or find_twins(tokens, forest) is not None,
             selected=None if selected is None else _mark(selected, forest.num_tokens),
+            hidden=hidden,
         )
         if structure.joins:
             table._hang_joins(forest)

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from depcache.cache.radix import TOKEN_BYTES, RadixNode, common_prefix_tokens
+from depcache.cache.radix import TOKEN_BYTES, RadixNode, common_prefix_tokens, first_token
 from depcache.plan.segments import SegmentTable
 
 _FIRST_ROWS = 16
@@ -91,7 +91,6 @@ class Sharing:
 
     def _walk(self, namespace: Hashable, table: SegmentTable) -> list[_Run]:
         """The runs that make up `table`, missing ones added, parents before children."""
-        tokens, key = table.tokens, table.key
         runs: list[_Run] = []
         ends: list[_Run] = []
         for segment, (start, stop, parent) in enumerate(
@@ -102,17 +101,18 @@ class Sharing:
                 run = self._roots.setdefault(identity, _Run(b"", None))
             else:
                 run = ends[parent]
-            at = start
-            while at < stop:
-                rest = key[at * TOKEN_BYTES : stop * TOKEN_BYTES]
-                child = run.children.get(tokens[at])
-                if child is None:
-                    child = run.children[tokens[at]] = _Run(rest, run)
-                elif not rest.startswith(child.key):
-                    child = self._split(child, common_prefix_tokens(child.key, rest))
-                runs.append(child)
-                run = child
-                at += child.num_tokens
+            hidden = table.hidden.get(segment, b"")
+            for rest in (hidden, table.key[start * TOKEN_BYTES : stop * TOKEN_BYTES]):
+                while rest:
+                    token = first_token(rest)
+                    child = run.children.get(token)
+                    if child is None:
+                        child = run.children[token] = _Run(rest, run)
+                    elif not rest.startswith(child.key):
+                        child = self._split(child, common_prefix_tokens(child.key, rest))
+                    runs.append(child)
+                    run = child
+                    rest = rest[len(child.key) :]
             ends.append(run)
         return runs
 

@@ -1,36 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fill a running server's cache with the trees of a graph, before anybody asks about them.
+"""Fill a running server's cache before anybody asks: with the trees of a graph, or with chunks.
 
     with open_store("facts.db") as store, Client(url) as client:
-        job = Precomputer(store, client, state="precompute.jsonl")
+        job = Precomputer(GraphSource(store), client, state="precompute.jsonl")
         plan = job.plan(select_entities(store, "top:1000"))
         print(plan.estimate)
         print(job.run(plan))
 
-`plan` changes nothing; `run` goes on where a run before it stopped. `invalidate` is for after a
-change of the graph:
+`plan` changes nothing; `run` goes on where a run before it stopped. Text chunks go the same way:
+
+    job = Precomputer(ChunkSource(read_chunks("chunks.jsonl")), client, state="chunks-state.jsonl")
+    print(job.run(job.plan()))
+
+`invalidate` is for after a change of the graph:
 
     change = store.upsert(triples)
     invalidate(store, client, change.entities, state="precompute.jsonl")
 """
 
+from depcache.precompute.chunk_file import Chunk, find_predecessors, read_chunks
+from depcache.precompute.chunk_source import ChunkSource
 from depcache.precompute.entities import select_entities
 from depcache.precompute.estimate import Estimate, TierCapacity
+from depcache.precompute.graph_source import GraphSource
 from depcache.precompute.invalidation import Invalidation, find_trees, invalidate
 from depcache.precompute.job import PrecomputePlan, Precomputer
 from depcache.precompute.report import PrecomputeReport, Progress
 from depcache.precompute.settings import PrecomputeSettings
+from depcache.precompute.source import Source, Wording
 
 __all__ = [
+    "Chunk",
+    "ChunkSource",
     "Estimate",
+    "GraphSource",
     "Invalidation",
     "PrecomputePlan",
     "PrecomputeReport",
     "PrecomputeSettings",
     "Precomputer",
     "Progress",
+    "Source",
     "TierCapacity",
+    "Wording",
+    "find_predecessors",
     "find_trees",
     "invalidate",
+    "read_chunks",
     "select_entities",
 ]

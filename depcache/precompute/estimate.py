@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from depcache.precompute.source import Wording
+
 
 @dataclass(frozen=True, slots=True)
 class TierCapacity:
@@ -19,20 +21,20 @@ class TierCapacity:
 
 
 @dataclass(frozen=True, slots=True)
-class EntitySample:
-    """Some entities, looked at closely. `num_cached` of its tokens are in the server's tiers.
+class Sample:
+    """Some items, looked at closely. `num_cached` of its tokens are in the server's tiers.
 
     num_chars  of their trees, in the measure of `depcache.precompute.pieces`
     """
 
-    num_entities: int = 0
+    num_items: int = 0
     num_chars: int = 0
     num_tokens: int = 0
     num_cached: int = 0
 
-    def __add__(self, other: EntitySample) -> EntitySample:
-        return EntitySample(
-            self.num_entities + other.num_entities,
+    def __add__(self, other: Sample) -> Sample:
+        return Sample(
+            self.num_items + other.num_items,
             self.num_chars + other.num_chars,
             self.num_tokens + other.num_tokens,
             self.num_cached + other.num_cached,
@@ -41,17 +43,19 @@ class EntitySample:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What the entities of a precomputation come to.
+    """What the items of a precomputation come to.
 
-    num_entities     wanted; of those num_done are done, by the state
-    num_sampled      entities that the counts of tokens were drawn from; all others are taken to
-                     be like them
-    num_tokens       of the trees of all wanted entities; of those num_cached are cached now
+    words            of their source
+    num_wanted       items; of those num_done are done, by the state
+    num_sampled      items that the counts of tokens were drawn from; all others are taken to be
+                     like them
+    num_tokens       of the trees of all wanted items; of those num_cached are cached now
     bytes_per_token  of KV on the device; None where the server does not say
     tiers            fastest first
     """
 
-    num_entities: int
+    words: Wording
+    num_wanted: int
     num_done: int
     num_sampled: int
     num_tokens: int
@@ -61,11 +65,11 @@ class Estimate:
 
     @property
     def is_exact(self) -> bool:
-        return self.num_sampled >= self.num_entities
+        return self.num_sampled >= self.num_wanted
 
     @property
     def num_bytes(self) -> int | None:
-        """KV of all wanted entities."""
+        """KV of all wanted items."""
         return None if self.bytes_per_token is None else self.num_tokens * self.bytes_per_token
 
     @property
@@ -77,27 +81,28 @@ class Estimate:
 
     @property
     def num_fitting(self) -> int:
-        """How many of the wanted entities fit into all tiers together."""
+        """How many of the wanted items fit into all tiers together."""
         capacity = self.capacity_tokens
         if capacity is None or self.num_tokens <= capacity:
-            return self.num_entities
-        return self.num_entities * capacity // self.num_tokens
+            return self.num_wanted
+        return self.num_wanted * capacity // self.num_tokens
 
     @property
     def warning(self) -> str:
         """One sentence where not all fits; "" otherwise."""
-        if self.num_fitting == self.num_entities:
+        if self.num_fitting == self.num_wanted:
             return ""
         names = " and ".join(tier.name for tier in self.tiers)
         return (
             f"about {self.num_tokens:,} tokens do not fit into the {self.capacity_tokens:,} of "
-            f"{names}: what is computed first will be evicted; take about {self.num_fitting:,} "
-            "entities (--entities top:N) or fewer --paths, or give the server more room (host_gb)"
+            f"{names}: what is computed first will be evicted; "
+            f"{self.words.fewer.format(num=f'{self.num_fitting:,}')}, or give the server more room "
+            "(host_gb)"
         )
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "entities": self.num_entities,
+            self.words.items: self.num_wanted,
             "done": self.num_done,
             "sampled": self.num_sampled,
             "tokens": self.num_tokens,
@@ -108,21 +113,22 @@ class Estimate:
                 tier.name: {"tokens": tier.num_tokens, "capacity_tokens": tier.capacity_tokens}
                 for tier in self.tiers
             },
-            "fitting_entities": self.num_fitting,
+            f"fitting_{self.words.items}": self.num_fitting,
             "warning": self.warning,
         }
 
 
 def make_estimate(
-    num_entities: int, num_done: int, sample: EntitySample, stats: Mapping[str, Any]
+    words: Wording, num_wanted: int, num_done: int, sample: Sample, stats: Mapping[str, Any]
 ) -> Estimate:
-    """From a sample of the wanted entities and the body of GET /depcache/stats."""
-    share = num_entities / sample.num_entities if sample.num_entities else 0.0
+    """From a sample of the wanted items and the body of GET /depcache/stats."""
+    share = num_wanted / sample.num_items if sample.num_items else 0.0
     tiers, bytes_per_token = read_tiers(stats)
     return Estimate(
-        num_entities=num_entities,
+        words=words,
+        num_wanted=num_wanted,
         num_done=num_done,
-        num_sampled=sample.num_entities,
+        num_sampled=sample.num_items,
         num_tokens=math.ceil(sample.num_tokens * share),
         num_cached=math.floor(sample.num_cached * share),
         bytes_per_token=bytes_per_token,

@@ -145,7 +145,7 @@ def _invalidate(
             return
         found.num_refused += 1
         if len(found.problems) < MAX_KEPT_PROBLEMS:
-            found.problems.append(f"{batch[0].entity}: {error}")
+            found.problems.append(f"{batch[0].name}: {error}")
         return
     found.num_done += len(batch)
     found.in_use += answer["in_use"]

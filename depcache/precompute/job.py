@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Send the trees of entities to a running server, a few requests at a time, and keep account.
+"""Send the paths of a source to a running server, a few requests at a time, and keep account.
 
 A request asks for one token, the least that SGLang's chat route takes: the prefill gives it, so
 that only the context and a task of a few tokens are computed, and nothing is decoded.
@@ -17,30 +17,28 @@ from threading import Event, RLock
 from depcache.client.client import Client
 from depcache.client.reply import ReuseReport
 from depcache.errors import ConfigError, PromptError, ServerError, shorten
-from depcache.graph.base import GraphStore
 from depcache.precompute.disk import persist
-from depcache.precompute.estimate import EntitySample, Estimate, make_estimate, spread
-from depcache.precompute.pieces import Piece, fill_requests, make_pieces, paths_of, split_piece
+from depcache.precompute.estimate import Estimate, Sample, make_estimate, spread
+from depcache.precompute.pieces import Piece, fill_requests, paths_of
 from depcache.precompute.progress_file import ProgressFile
 from depcache.precompute.report import PrecomputeReport, Progress
 from depcache.precompute.server import ServerFacts, look_at
-from depcache.precompute.settings import PrecomputeSettings
+from depcache.precompute.source import Source
 from depcache.prompt.paths import Path
-from depcache.prompt.template import get_template
 
 REQUEST_TOKENS = 4096
 """Most tokens of one request. Larger ones gain nothing: the server computes in chunks."""
 
 NUM_WORKERS = 4
 NUM_SAMPLED = 32
-"""Entities that an estimate looks at."""
+"""Items that an estimate looks at."""
 
 NUM_CHECKED = 16
-"""Entities of the state for which the server is asked whether it still holds them."""
+"""Items of the state for which the server is asked whether it still holds them."""
 
 RETRY_DELAYS_S = (0.5, 1.0, 2.0)
 MAX_FAILED_IN_A_ROW = 8
-"""Answers with HTTP 5xx, to requests of one entity each, after which it is not their fault."""
+"""Answers with HTTP 5xx, to requests of one item each, after which it is not their fault."""
 
 CHARS_PER_TOKEN = 3.0
 """What holds until a sample says better."""
@@ -53,14 +51,14 @@ FILL = 0.85
 class PrecomputePlan:
     """What `Precomputer.run` will do.
 
-    entities         all that are wanted, in their order
+    names            all items that are wanted, in their order
     pending          those that are not done
     estimate         of all of them
     chars_per_token  of their trees
     notes            sentences for a person: why a former state does not count, and the like
     """
 
-    entities: tuple[str, ...]
+    names: tuple[str, ...]
     pending: tuple[str, ...]
     estimate: Estimate
     chars_per_token: float
@@ -69,7 +67,7 @@ class PrecomputePlan:
 
 @dataclass(slots=True)
 class _Open:
-    """An entity whose pieces are not all back. `is_failed`: one of them was left out."""
+    """An item whose pieces are not all back. `is_failed`: one of them was left out."""
 
     paths: list[Path]
     num_pieces: int
@@ -77,8 +75,9 @@ class _Open:
 
 
 class Precomputer:
-    """Brings trees of a graph into the cache of a server.
+    """Brings what a source has into the cache of a server.
 
+    source          a `GraphSource` or a `ChunkSource`
     state           file of what is done; made if it is not there, added to otherwise. None: none
     request_tokens  most tokens of one request; less where the server takes less
     retry_delays_s  waits before each new try when the server does not answer, or with HTTP 5xx
@@ -89,9 +88,8 @@ class Precomputer:
 
     def __init__(
         self,
-        store: GraphStore,
+        source: Source,
         client: Client,
-        settings: PrecomputeSettings | None = None,
         *,
         state: str | FilePath | None = None,
         request_tokens: int = REQUEST_TOKENS,
@@ -99,42 +97,43 @@ class Precomputer:
     ) -> None:
         if request_tokens < 1:
             raise ConfigError(f"request_tokens is {shorten(request_tokens)}: choose at least 1")
-        self.settings = settings or PrecomputeSettings()
-        self._store = store
+        self._source = source
         self._client = client
-        self._template = get_template(self.settings.template)
         self._retry_delays_s = RETRY_DELAYS_S if retry_delays_s is None else retry_delays_s
         self._server: ServerFacts = look_at(client)
         room = self._server.max_prompt_tokens
         self._max_tokens = request_tokens if room is None else min(request_tokens, room)
-        made_for = {**self.settings.describe(), **self._server.made_for}
-        self._state = ProgressFile(state, made_for, self.settings.choice_of(store))
+        made_for = {**source.describe(), **self._server.made_for}
+        self._state = ProgressFile(state, made_for, source.stamp())
         self._lock = RLock()
         self._stop = Event()
         self._system_len = 0
-        self._report = PrecomputeReport()
+        self._report = PrecomputeReport(source.words.items)
         self._open: dict[str, _Open] = {}
         self._failed_in_a_row = 0
 
     # --- plan ---
 
-    def plan(self, entities: Sequence[str]) -> PrecomputePlan:
-        """Look at what is done and at a sample of the entities; changes nothing.
+    def plan(self, names: Sequence[str] | None = None) -> PrecomputePlan:
+        """Look at what is done and at a sample of the items; changes nothing.
+
+        names  the items wanted, in this order; None for all of the source
 
         Raises PromptError when the server refuses the whole sample.
         """
-        wanted = tuple(dict.fromkeys(entities))
+        wanted = tuple(dict.fromkeys(self._source.names() if names is None else names))
         refusals: list[PromptError] = []
         sample = self._look_at(self._find_all(spread(wanted, NUM_SAMPLED)), refusals)
         if refusals and not sample.num_tokens:
             raise refusals[-1]
         notes = self._check_done(wanted)
-        done = {entity for entity in wanted if self._state.is_done(entity)}
-        estimate = make_estimate(len(wanted), len(done), sample, self._server.stats)
+        done = {name for name in wanted if self._state.is_done(name)}
+        words, stats = self._source.words, self._server.stats
+        estimate = make_estimate(words, len(wanted), len(done), sample, stats)
         ratio = sample.num_chars / sample.num_tokens if sample.num_tokens else CHARS_PER_TOKEN
         return PrecomputePlan(
-            entities=wanted,
-            pending=tuple(entity for entity in wanted if entity not in done),
+            names=wanted,
+            pending=tuple(name for name in wanted if name not in done),
             estimate=estimate,
             chars_per_token=ratio,
             notes=tuple(notes),
@@ -146,11 +145,11 @@ class Precomputer:
         Returns sentences for a person.
         """
         notes: list[str] = []
-        checked = spread([entity for entity in wanted if entity in self._state], NUM_CHECKED)
+        checked = spread([name for name in wanted if name in self._state], NUM_CHECKED)
         known = {
-            entity: paths
-            for entity, paths in self._find_all(checked).items()
-            if self._state.is_done(entity) or self._state.has_paths(entity, paths)
+            name: paths
+            for name, paths in self._find_all(checked).items()
+            if self._state.is_done(name) or self._state.has_paths(name, paths)
         }
         held = self._look_at(known, [])
         share = held.num_cached / held.num_tokens if held.num_tokens else 1.0
@@ -167,19 +166,20 @@ class Precomputer:
         if self._state.why_anew:
             notes.append(f"starting anew: {self._state.why_anew}")
         elif self._state.has_others:
+            words = self._source.words
             notes.append(
-                "the graph or the choice of paths has changed: entities whose paths are still the "
-                "same are not computed again"
+                f"{words.choice} has changed: {words.items} that are still the same are not "
+                "computed again"
             )
         return notes
 
-    def _look_at(self, trees: dict[str, list[Path]], refusals: list[PromptError]) -> EntitySample:
-        """Count the tokens of some entities by the server's own tokenizer, computing nothing."""
+    def _look_at(self, trees: dict[str, list[Path]], refusals: list[PromptError]) -> Sample:
+        """Count the tokens of some items by the server's own tokenizer, computing nothing."""
         max_chars = self._max_tokens * CHARS_PER_TOKEN
         pieces: list[Piece] = []
-        for entity, paths in trees.items():
-            pieces += make_pieces(entity, paths, self._template, max_chars)
-        sample = EntitySample(num_entities=len(trees))
+        for name, paths in trees.items():
+            pieces += self._source.cut(name, paths, max_chars)
+        sample = Sample(num_items=len(trees))
         for batch in fill_requests(pieces, max_chars):
             try:
                 sample += self._explain(batch)
@@ -192,29 +192,23 @@ class Precomputer:
                         refusals.append(one)
         return sample
 
-    def _explain(self, batch: Sequence[Piece]) -> EntitySample:
-        answer = self._client.explain(self.settings.make_request(paths_of(batch)))
+    def _explain(self, batch: Sequence[Piece]) -> Sample:
+        answer = self._client.explain(self._source.make_request(paths_of(batch)))
         table = answer.get("table")
         if table:
             self._system_len = table[0]["start"]
         context_len = answer["context_tokens"] - self._system_len
         # What a request would bring from disk is no less held than what is in memory.
         missed = answer["missed"] - answer.get("on_disk", 0)
-        return EntitySample(
+        return Sample(
             num_chars=sum(piece.num_chars for piece in batch),
             num_tokens=context_len,
             num_cached=max(0, min(context_len, context_len - missed)),
         )
 
-    def _find_all(self, entities: Sequence[str]) -> dict[str, list[Path]]:
-        """The paths of each; none of those that the graph does not have."""
-        return {entity: self._find(entity) or [] for entity in entities}
-
-    def _find(self, entity: str) -> list[Path] | None:
-        try:
-            return self.settings.find_paths(self._store, entity)
-        except PromptError:
-            return None  # no name at all, and so no entity
+    def _find_all(self, names: Sequence[str]) -> dict[str, list[Path]]:
+        """The paths of each; none of those that the source does not have."""
+        return {name: self._source.find(name) or [] for name in names}
 
     # --- run ---
 
@@ -227,15 +221,15 @@ class Precomputer:
     ) -> PrecomputeReport:
         """Compute what is pending, `num_workers` requests at a time; then have it written to disk.
 
-        Single entities that cannot be computed are counted and named in the report. Raises
+        Single items that cannot be computed are counted and named in the report. Raises
         ServerError when the server stays away, and whatever ends the loop (KeyboardInterrupt),
         after the requests under way have been written down.
         """
         if num_workers < 1:
             raise ConfigError(f"num_workers is {shorten(num_workers)}: choose at least 1")
         started = time.perf_counter()
-        self._report = report = PrecomputeReport(num_entities=len(plan.entities))
-        report.num_resumed = len(plan.entities) - len(plan.pending)
+        self._report = report = PrecomputeReport(self._source.words.items, len(plan.names))
+        report.num_resumed = len(plan.names) - len(plan.pending)
         self._open, self._failed_in_a_row = {}, 0
         self._stop.clear()
         self._state.begin()
@@ -284,22 +278,23 @@ class Precomputer:
         """The report of the run that is under way, or of the last one."""
         return self._report
 
-    def _make_pieces(self, entities: Sequence[str], max_chars: float) -> Iterator[Piece]:
-        """Pieces of all entities that have to be computed; the others are accounted for."""
-        for entity in entities:
-            paths = self._find(entity)
+    def _make_pieces(self, names: Sequence[str], max_chars: float) -> Iterator[Piece]:
+        """Pieces of all items that have to be computed; the others are accounted for."""
+        words = self._source.words
+        for name in names:
+            paths = self._source.find(name)
             pieces: list[Piece] = []
             with self._lock:
                 if paths is None:
-                    self._report.fail(entity, "unknown", "the graph has no such entity")
-                elif self._state.has_paths(entity, paths):
-                    self._state.write(entity, paths)
+                    self._report.fail(name, "unknown", words.unknown)
+                elif self._state.has_paths(name, paths):
+                    self._state.write(name, paths)
                     self._report.num_unchanged += 1
                 elif not paths:
-                    self._report.fail(entity, "no paths", "there is no path around it")
+                    self._report.fail(name, "no paths", words.empty)
                 else:
-                    pieces = make_pieces(entity, paths, self._template, max_chars)
-                    self._open[entity] = _Open(paths, len(pieces))
+                    pieces = self._source.cut(name, paths, max_chars)
+                    self._open[name] = _Open(paths, len(pieces))
             yield from pieces
 
     def _compute(self, batch: Sequence[Piece]) -> None:
@@ -322,7 +317,7 @@ class Precomputer:
                 self._finish(piece)
 
     def _send(self, batch: Sequence[Piece]) -> ReuseReport:
-        body = self.settings.make_request(paths_of(batch))
+        body = self._source.make_request(paths_of(batch))
         delays = iter(self._retry_delays_s)
         while True:
             try:
@@ -357,36 +352,36 @@ class Precomputer:
         [piece] = batch
         with self._lock:
             if is_refused and len(piece.paths) > 1:
-                parts = split_piece(piece, self._template)
-                self._open[piece.entity].num_pieces += len(parts) - 1
+                parts = self._source.split(piece)
+                self._open[piece.name].num_pieces += len(parts) - 1
                 return [[part] for part in parts]
             if not is_refused:
                 self._failed_in_a_row += 1
                 if self._failed_in_a_row >= MAX_FAILED_IN_A_ROW:
                     raise error
-            entity = self._open[piece.entity]
-            if not entity.is_failed:
-                entity.is_failed = True
+            item = self._open[piece.name]
+            if not item.is_failed:
+                item.is_failed = True
                 reason = "refused" if is_refused else "failed"
-                self._report.fail(piece.entity, reason, str(error))
+                self._report.fail(piece.name, reason, str(error))
             self._finish(piece)
         return []
 
     def _finish(self, piece: Piece) -> None:
-        """Note a piece; with the last one its entity is done, unless one of them failed."""
-        entity = self._open[piece.entity]
-        entity.num_pieces -= 1
-        if entity.num_pieces:
+        """Note a piece; with the last one its item is done, unless one of them failed."""
+        item = self._open[piece.name]
+        item.num_pieces -= 1
+        if item.num_pieces:
             return
-        del self._open[piece.entity]
-        if not entity.is_failed:
-            self._state.write(piece.entity, entity.paths)
+        del self._open[piece.name]
+        if not item.is_failed:
+            self._state.write(piece.name, item.paths)
             self._report.num_computed += 1
 
     def _stopped(self, error: ServerError, report: PrecomputeReport) -> ServerError:
         stopped = ServerError(
-            f"{error}; {report.num_done:,} of {report.num_entities:,} entities are done, the same "
-            "command again goes on there"
+            f"{error}; {report.num_done:,} of {report.num_wanted:,} {report.items} are done, the "
+            "same command again goes on there"
         )
         stopped.status = error.status
         return stopped

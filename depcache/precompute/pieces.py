@@ -3,6 +3,7 @@
 
 Trees of different entities do not see each other, so several share a request. A tree too large
 for one is cut into runs of its sorted paths: what two runs share is computed by the first.
+The chunks of a file are pieces of one path each (`depcache.precompute.chunk_source`).
 
 Sizes are in characters of the tree, every element counted once for each way that leads to it.
 """
@@ -18,9 +19,9 @@ from depcache.prompt.template import Template
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Paths of one entity that travel together. `num_chars`: of their tree."""
+    """Paths of one item that travel together. `num_chars`: of their tree."""
 
-    entity: str
+    name: str
     paths: tuple[Path, ...]
     num_chars: int
 
@@ -45,15 +46,6 @@ def make_pieces(
     if lines:
         pieces.append(Piece(entity, tuple(lines), num_chars))
     return pieces
-
-
-def split_piece(piece: Piece, template: Template) -> list[Piece]:
-    """A piece of several lines as two."""
-    middle = len(piece.paths) // 2
-    halves = (piece.paths[:middle], piece.paths[middle:])
-    return [
-        part for half in halves for part in make_pieces(piece.entity, half, template, float("inf"))
-    ]
 
 
 def fill_requests(pieces: Iterable[Piece], max_chars: float) -> Iterator[list[Piece]]:

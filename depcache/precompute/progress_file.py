@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which entities are done, and for what: the state that a precomputation goes on from.
+"""Which items of a source are done, and for what: the state that a precomputation goes on from.
 
 The first line says what decides the KV of a path: settings and server. If that is another now,
-nothing of the file holds. Then there is a line per entity:
+nothing of the file holds. Then there is a line per item, an entity of a graph or a chunk of a file:
 
     {"entity": name, "choice": digest, "paths": digest}
 
-`choice` stands for the graph and the bounds of the expansion. While it is the same the entity is
-done, without a look at the graph; if not, it still is when its paths have the same digest. A line
-of its name alone says that it is not done any more.
+`choice` stands for what decides the paths: the graph and the bounds of the expansion, the content
+of the file. While it is the same the item is done, without a look at it; if not, it still is when
+its paths have the same digest. A line of its name alone says that it is not done any more.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ProgressFile:
     ) -> None:
         self.choice = choice
         self.why_anew = ""
-        """Why the entities of the file do not count; "" where they do, or there are none."""
+        """Why the items of the file do not count; "" where they do, or there are none."""
         self._made_for = dict(made_for)
         self._file = None if path is None else StateFile(path)
         rows = [] if self._file is None else self._file.read()
@@ -68,23 +68,23 @@ class ProgressFile:
         self._has_header = False
         self._rows = {}
 
-    def __contains__(self, entity: str) -> bool:
-        """Whether it was done, for whatever graph and bounds."""
-        return entity in self._rows
+    def __contains__(self, name: str) -> bool:
+        """Whether it was done, for whatever choice of paths."""
+        return name in self._rows
 
-    def is_done(self, entity: str) -> bool:
-        """Whether it is done for this graph and these bounds."""
-        row = self._rows.get(entity)
+    def is_done(self, name: str) -> bool:
+        """Whether it is done for this choice of paths."""
+        row = self._rows.get(name)
         return row is not None and row.get("choice") == self.choice
 
-    def has_paths(self, entity: str, paths: Sequence[Path]) -> bool:
+    def has_paths(self, name: str, paths: Sequence[Path]) -> bool:
         """Whether it was done with just these paths."""
-        row = self._rows.get(entity)
+        row = self._rows.get(name)
         return row is not None and row.get("paths") == _digest_of_paths(paths)
 
     @property
     def has_others(self) -> bool:
-        """Whether entities were done for another graph or other bounds."""
+        """Whether items were done for another choice of paths."""
         return any(row.get("choice") != self.choice for row in self._rows.values())
 
     def begin(self) -> None:
@@ -93,12 +93,12 @@ class ProgressFile:
             self._file.restart({_MARK: _VERSION, "made_for": self._made_for})
         self._has_header = True
 
-    def write(self, entity: str, paths: Sequence[Path]) -> None:
-        """The entity is done, with these paths."""
-        row = {"entity": entity, "choice": self.choice, "paths": _digest_of_paths(paths)}
+    def write(self, name: str, paths: Sequence[Path]) -> None:
+        """The item is done, with these paths."""
+        row = {"entity": name, "choice": self.choice, "paths": _digest_of_paths(paths)}
         if self._file is not None:
             self._file.append(row)
-        self._rows[entity] = row
+        self._rows[name] = row
 
     def _refuse_other_files(self) -> None:
         """A file without a line of JSON is ours only if a first line was being written."""

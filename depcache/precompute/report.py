@@ -13,9 +13,9 @@ MAX_KEPT_PROBLEMS = 20
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A moment of a run. Tokens are those of facts, without the system that they share."""
+    """A moment of a run. Tokens are those of texts, without the system that they share."""
 
-    num_entities: int
+    num_wanted: int
     num_done: int
     num_failed: int
     num_tokens: int
@@ -28,13 +28,13 @@ class Progress:
 
 @dataclass(slots=True)
 class PrecomputeReport:
-    """What a run did. Of the entities that were wanted:
+    """What a run did. Of the items of its source that were wanted (`items` names them):
 
-    num_entities   in all; of those
+    num_wanted     in all; of those
     num_resumed    were done before, by the state
-    num_unchanged  were done before too, though the graph or the choice of paths is another now
+    num_unchanged  were done before too, though the source or the choice of paths is another now
     num_computed   were sent to the server
-    failures       were left out, by reason: "unknown" to the graph, with "no paths", "refused"
+    failures       were left out, by reason: "unknown" to the source, with "no paths", "refused"
                    by the server, "failed" there; `problems` are sentences about the first of them
 
     and in tokens:
@@ -45,7 +45,8 @@ class PrecomputeReport:
     num_persisted  the disk tier was asked to write; None where there is no such tier
     """
 
-    num_entities: int = 0
+    items: str = "entities"
+    num_wanted: int = 0
     num_resumed: int = 0
     num_unchanged: int = 0
     num_computed: int = 0
@@ -66,16 +67,16 @@ class PrecomputeReport:
     def num_done(self) -> int:
         return self.num_resumed + self.num_unchanged + self.num_computed
 
-    def fail(self, entity: str, reason: str, sentence: str) -> None:
-        """Count an entity that is left out."""
+    def fail(self, name: str, reason: str, sentence: str) -> None:
+        """Count an item that is left out."""
         self.failures[reason] += 1
         if len(self.problems) < MAX_KEPT_PROBLEMS:
-            self.problems.append(f"{entity}: {sentence}")
+            self.problems.append(f"{name}: {sentence}")
 
     def progress(self, started: float) -> Progress:
         """Now, for a run that began when `time.perf_counter()` was `started`."""
         return Progress(
-            self.num_entities,
+            self.num_wanted,
             self.num_done,
             self.num_failed,
             self.num_missed + self.num_cached,
@@ -84,7 +85,7 @@ class PrecomputeReport:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "entities": self.num_entities,
+            self.items: self.num_wanted,
             "resumed": self.num_resumed,
             "unchanged": self.num_unchanged,
             "computed": self.num_computed,

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from depcache.errors import PromptError
-from depcache.prompt.chunks import CHUNK_SEPARATOR, join_chunks
+from depcache.prompt.behind import encode_behind
+from depcache.prompt.chunks import CHUNK_SEPARATOR, join_chunks, list_chunks, place_behind
 from depcache.prompt.dependencies import resolve_dependencies
 from depcache.prompt.forest import Forest, IntArray, find_twins
 from depcache.prompt.layout import Layout, read_layout, token_positions
@@ -229,6 +230,7 @@ class DepPrompt:
         task: str = "",
         separator: str = CHUNK_SEPARATOR,
         recompute: float | Recompute | None = None,
+        behind: Iterable[str | None] | None = None,
         layout: Layout = "tree",
         add_special_tokens: bool = False,
     ) -> DepPrompt:
@@ -238,10 +240,15 @@ class DepPrompt:
                    it, so its tokens depend on no neighbour
         recompute  None reuses them as they are; a share computes so many tokens again with full
                    view, and the layout is `sequential`
+        behind     what each chunk stands behind, as for `depcache.render_chunks`
 
         The other arguments are those of `from_nodes`. Raises PromptError for an empty chunk.
         """
+        chunks = list_chunks(chunks)
         context, lens = join_chunks(chunks, separator)
+        if behind is not None:
+            ids = encode_behind(place_behind(chunks, behind, separator), tokenizer)
+            recompute = Recompute.stand(recompute, ids)
         prompt = cls.from_outline(
             system + context + task,
             Outline(len(system), lens, (1,) * len(lens)),

@@ -8,7 +8,8 @@ engine learns one thing only, the indices; everything else here says how they ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from depcache.errors import PromptError, shorten
@@ -25,7 +26,7 @@ MAX_SEED = 2**32 - 1
 
 @dataclass(frozen=True)
 class Recompute:
-    """A share of the context, and its selector.
+    """A share of the context, its selector, and behind what the context's KV was computed.
 
     share     of the context's tokens, from 0 to 1; not with `given`
     select    first: the first tokens of each row. random: a control. given: `selected`
@@ -33,6 +34,8 @@ class Recompute:
     seed      of `random`
     is_pinned  fuse and nothing else: the server neither answers the flat prompt where that is
               cheaper, nor leaves a row unsettled that it meets for the first time
+    behind    per row what its KV was computed behind, beside the system: None for nothing, token
+              ids, or the text of one element where the prompt is a text. None: no row has any
 
     Raises PromptError when these do not fit each other.
     """
@@ -42,6 +45,7 @@ class Recompute:
     selected: tuple[int, ...] | None = None
     seed: int = 0
     is_pinned: bool = False
+    behind: tuple[str | tuple[int, ...] | None, ...] | None = None
 
     def __post_init__(self) -> None:
         is_number = isinstance(self.share, int | float) and not isinstance(self.share, bool)
@@ -63,11 +67,27 @@ class Recompute:
                 f"the selector {self.select} {what} depcache_selected: send the indices with the "
                 "selector given, and only there"
             )
+        if any(each is not None and not each for each in self.behind or ()):
+            raise PromptError(
+                "depcache_behind has an empty entry: send null where a row stands behind nothing"
+            )
 
     @classmethod
     def read(cls, value: float | Recompute) -> Recompute:
         """A `Recompute`, or one of this share. Raises PromptError."""
         return value if isinstance(value, Recompute) else cls(value)
+
+    @staticmethod
+    def stand(
+        value: float | Recompute | None, behind: Sequence[str | tuple[int, ...] | None]
+    ) -> Recompute:
+        """The same, with what its rows stand behind. Raises PromptError where it is None."""
+        if value is None:
+            raise PromptError(
+                "behind is given, but recompute is None: send a share from 0 to 1, or leave out "
+                "behind"
+            )
+        return replace(Recompute.read(value), behind=tuple(behind))
 
     @staticmethod
     def layout(layout: Layout, value: float | Recompute | None) -> Layout:
@@ -97,4 +117,8 @@ class Recompute:
             params["depcache_seed"] = self.seed
         if self.is_pinned:
             params["depcache_pin"] = True
+        if self.behind is not None and any(self.behind):
+            params["depcache_behind"] = [
+                list(each) if isinstance(each, tuple) else each for each in self.behind
+            ]
         return params

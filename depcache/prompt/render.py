@@ -8,12 +8,18 @@ answers from the text. So the answer is right either way, and fast with DepCache
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from depcache.errors import PromptError, shorten
-from depcache.prompt.chunks import CHUNK_SEPARATOR, join_chunks
+from depcache.prompt.chunks import (
+    CHUNK_SEPARATOR,
+    join_chunks,
+    join_rows,
+    list_chunks,
+    place_behind,
+)
 from depcache.prompt.layout_names import Layout, read_layout
 from depcache.prompt.outline import Outline
 from depcache.prompt.paths import read_paths
@@ -124,6 +130,7 @@ def render_chunks(
     separator: str = CHUNK_SEPARATOR,
     layout: Layout = "tree",
     recompute: float | Recompute | None = DEFAULT_SHARE,
+    behind: Iterable[str | None] | None = None,
 ) -> RenderedPrompt:
     """A chat request that asks `question` about chunks of text.
 
@@ -134,9 +141,14 @@ def render_chunks(
     layout     position layout, where `recompute` is None
     recompute  the share, 0 to 1, of their tokens that is computed again with full view. None reuses
                every chunk as it is alone, which is exact for models that were trained for it
+    behind     for each chunk the text that its KV was computed behind, such as the chunk before it
+               in its document; None for nothing. It is no part of the prompt. With `recompute` only
 
     Raises PromptError when a chunk or the question is unusable.
     """
+    if behind is not None:
+        chunks = list_chunks(chunks)
+        recompute = Recompute.stand(recompute, place_behind(chunks, behind, separator))
     return render_rows(
         chunks,
         question,
@@ -171,6 +183,25 @@ def render_rows(
     outline = Outline(len(heading), lens, (1,) * len(lens), message=len(messages) - 1)
     params = _fuse(outline.to_params(layout), recompute)
     return RenderedPrompt(messages, {"custom_params": params}, context)
+
+
+def render_chunk_rows(
+    rows: Iterable[Sequence[str]],
+    question: str,
+    *,
+    system: str | None = DEFAULT_CHUNK_SYSTEM,
+    separator: str = CHUNK_SEPARATOR,
+) -> RenderedPrompt:
+    """A chat request about rows of chunks, each chunk behind the chunks before it in its row.
+
+    For computing ahead what requests of `render_chunks` reuse: the tokens of a chunk are the same.
+    What several rows begin with is computed once. Arguments and errors as for `render_chunks`.
+    """
+    _check_question(question)
+    context, lens, counts = join_rows(rows, separator)
+    messages = _messages(system, f"{CHUNK_HEADING}{context}{separator}Question: {question}")
+    outline = Outline(len(CHUNK_HEADING), lens, counts, merge=True, message=len(messages) - 1)
+    return RenderedPrompt(messages, {"custom_params": outline.to_params("tree")}, context)
 
 
 def _check_question(question: str) -> None:

@@ -38,6 +38,9 @@ MAX_PATHS_BYTES = 4 * 2**20
 
 # One wrong value is enough to refuse a list: a million errors would cost a million objects.
 _Ints = Annotated[list[int], FailFast()]
+type _Ids = Annotated[list[int], FailFast()]
+"""The same for a part of a union, which pydantic does not take inline."""
+
 _PATHS = TypeAdapter(Annotated[list[Annotated[list[str], FailFast()]], FailFast()])
 
 
@@ -95,6 +98,12 @@ class FusableWire(Wire):
         description="Fuse and nothing else: no flat prompt where that is cheaper, and no row "
         "unsettled. Then an answer depends on nothing that came before.",
     )
+    depcache_behind: Annotated[list[_Ids | str | None], FailFast()] = Field(
+        default_factory=list,
+        description="Per root what its KV was computed behind, beside the system, such as the "
+        "chunk before it in its document; null for nothing. Token ids beside input_ids, the "
+        "text of one element beside an outline. It is no part of the prompt.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -130,6 +139,10 @@ class FusableWire(Wire):
             selected=tuple(self.depcache_selected) if is_given else None,
             seed=self.depcache_seed,
             is_pinned=self.depcache_pin,
+            behind=tuple(
+                tuple(each) if isinstance(each, list) else each for each in self.depcache_behind
+            )
+            or None,
         )
 
     def to_params(self) -> dict[str, Any]:
@@ -228,12 +241,22 @@ class WireOutline(FusableWire):
     )
 
     @model_validator(mode="after")
-    def _refuse_indices(self) -> WireOutline:
+    def _refuse_ids(self) -> WireOutline:
         if self.depcache_select == "given":
             raise PromptError(
                 "depcache_select is given, but the prompt came as text, whose tokens nobody has "
                 "counted: send input_ids with segments, or another selector"
             )
+        if any(isinstance(each, list) for each in self.depcache_behind):
+            raise PromptError(
+                "depcache_behind has token ids, but the prompt came as text: send texts"
+            )
+        try:
+            "".join(each for each in self.depcache_behind if isinstance(each, str)).encode()
+        except UnicodeEncodeError:
+            raise PromptError(
+                "depcache_behind holds half a surrogate pair, which is no text: send valid Unicode"
+            ) from None
         return self
 
     @cached_property

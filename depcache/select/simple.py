@@ -12,8 +12,10 @@ from depcache.prompt.forest import Forest, IntArray
 from depcache.prompt.recompute import Recompute
 
 
-def select(forest: Forest, recompute: Recompute) -> IntArray:
+def select(forest: Forest, recompute: Recompute, seen: IntArray | int = 0) -> IntArray:
     """(K,) int64 indices of the tokens to compute again, ascending.
+
+    seen  as for `selectable`
 
     Raises PromptError when the indices that were given do not fit, or the selector is unknown.
     """
@@ -24,7 +26,7 @@ def select(forest: Forest, recompute: Recompute) -> IntArray:
         raise PromptError(
             f"{recompute.select} is no selector of this server: use one of {', '.join(SELECTORS)}"
         )
-    tokens = selectable(forest)
+    tokens = selectable(forest, seen)
     num = min(num_selected(recompute.share, forest.context_len), len(tokens))
     return np.sort(selector(forest, tokens, num, recompute.seed))
 
@@ -61,13 +63,16 @@ def num_selected(share: float, num_tokens: int) -> int:
     return max(int(share > 0 and num_tokens > 0), round(share * num_tokens))
 
 
-def selectable(forest: Forest) -> IntArray:
+def selectable(forest: Forest, seen: IntArray | int = 0) -> IntArray:
     """Context tokens whose KV another view would change: int64, ascending.
+
+    seen  (num_segments,) int64, tokens that each segment has seen beside those above it in the
+          prompt; see `depcache.prompt.behind.tokens_seen`
 
     The others see everything before them as it is, such as those of the first row.
     """
     structure = forest.structure
-    num_seen = np.repeat(structure.node_above[1:], structure.lens)
+    num_seen = np.repeat(structure.node_above[1:] + seen, structure.lens)
     index = np.arange(forest.system_len, forest.task_start)
     within = index - np.repeat(structure.starts, structure.lens)
     return index[num_seen + within < index]

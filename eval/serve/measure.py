@@ -25,7 +25,7 @@ import psutil
 
 from depcache.client.client import Client
 from depcache.errors import ServerError
-from depcache.precompute import Precomputer, PrecomputeSettings
+from depcache.precompute import GraphSource, Precomputer, PrecomputeSettings
 from depcache.serving.launch import Launch
 from depcache.serving.process import ServerProcess, find_free_port
 from eval.serve.drive import Call, drive
@@ -202,13 +202,13 @@ def _measure_system(
                 template=options.template,
                 layout=system.layout,
             )
-            job = Precomputer(run.workload.store, client, settings)
+            job = Precomputer(GraphSource(run.workload.store, settings), client)
             report = job.run(job.plan(entities_of(run.requests[WARM])))
             run.precomputed.append(
                 {
                     "system": system.name,
                     "round": number,
-                    "entities": report.num_entities,
+                    "entities": report.num_wanted,
                     "tokens": report.num_missed,
                     "seconds": round(report.seconds, 2),
                 }

@@ -105,7 +105,8 @@ def _missing_of(cache: Any, prompt: dict[str, Any]) -> dict[str, Any]:
             continue
         if parent < has_system:
             missing.append(0)
-        missing[-1] += num_missing
+        # To settle a row is to compute what it stands behind, too.
+        missing[-1] += num_missing + found.unhidden.get(segment, 0)
     tokens = np.array(prompt["input_ids"][: table.task_start], dtype=np.int64)
     plain = look_up(cache.tree, root, SegmentTable.of_plain_prompt(tokens), num_tiers=1)
     return {

@@ -24,6 +24,7 @@ import numpy as np
 
 from depcache.cache.radix import to_key
 from depcache.config import Config
+from depcache.prompt.behind import Behind, cut_rows, tokens_seen
 from depcache.prompt.forest import Forest, IntArray
 from depcache.prompt.recompute import Recompute
 from depcache.prompt.wire import WireIds, without_wire
@@ -64,6 +65,7 @@ class Fused:
     is_flat      it is answered as the flat prompt, which is exact
     reason       why, where nobody asked for it
     num_settled  tokens computed to settle rows, the system and one token of the task among them
+    behind       what its rows stand behind; None: all of them behind the system alone
     """
 
     recompute: Recompute
@@ -73,6 +75,7 @@ class Fused:
     is_flat: bool = False
     reason: str | None = None
     num_settled: int = 0
+    behind: Behind | None = None
 
     def report(self, differs: list[str]) -> dict[str, Any]:
         """What a reply says of it, beside the counts of every report.
@@ -86,14 +89,19 @@ class Fused:
             "settled": self.num_settled,
             "differs": [each for each in differs if each == "merging" or not self.is_flat],
         }
+        if self.behind is not None and not self.is_flat:
+            told["behind"] = sum(each is not None for each in self.behind)
         return told if self.reason is None else {**told, "fallback_reason": self.reason}
 
 
-def read_fused(obj: Any, wire: Wire, tokens: IntArray, forest: Forest) -> None:
+def read_fused(
+    obj: Any, wire: Wire, tokens: IntArray, forest: Forest, behind: Behind | None = None
+) -> None:
     """Choose the tokens of a fused request, and write its final form into `obj`.
 
-    obj   GenerateReqInput with the ids of `tokens`; one that is not fused stays as it is
-    wire  as it came
+    obj     GenerateReqInput with the ids of `tokens`; one that is not fused stays as it is
+    wire    as it came
+    behind  what its rows stand behind, as ids
 
     Raises PromptError for indices that do not fit.
     """
@@ -101,18 +109,19 @@ def read_fused(obj: Any, wire: Wire, tokens: IntArray, forest: Forest) -> None:
     if recompute is None:
         return
     allowed = shadow().allow(recompute)
-    fused = Fused(allowed or recompute, tokens, forest)
+    fused = Fused(allowed or recompute, tokens, forest, behind=behind)
+    seen = 0 if behind is None else tokens_seen(tokens, forest, behind)
+    selected = select(forest, fused.recompute, seen)  # wrong indices are refused either way
     setattr(obj, FUSED, fused)
-    selected = select(forest, fused.recompute)  # what is wrong with them is refused either way
     if allowed is None:
         serve_flat(obj, fused, GUARDED)
         return
     recompute = allowed
-    if recompute.share == 1 or np.isin(selectable(forest), selected).all():
+    if recompute.share == 1 or np.isin(selectable(forest, seen), selected).all():
         serve_flat(obj, fused)
         return
     fused.num_selected = len(selected)
-    given = Recompute(select="given", selected=tuple(selected.tolist()))
+    given = Recompute(select="given", selected=tuple(selected.tolist()), behind=behind)
     _set_params(obj, {**_ids_params(forest), "depcache_layout": "sequential", **given.to_params()})
 
 
@@ -175,7 +184,7 @@ async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
         }
     )
     missing: list[int] = found["missing_by_tree"]
-    keys = row_keys(fused.tokens, fused.forest, tenant)
+    keys = row_keys(fused.tokens, fused.forest, tenant, fused.behind)
     met = looks.forecast.meet(keys, [not num for num in missing])
     forest = fused.forest
     choice = choose(
@@ -198,25 +207,15 @@ async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
 
 
 def make_settling(obj: Any, fused: Fused, rows: tuple[int, ...]) -> Any:
-    """The request that settles trees `rows` of a fused one: they and the system, and one token."""
+    """The request that settles trees `rows` of a fused one: they and the system, and one token.
+
+    Each stands behind what it was asked to, which is computed as well where it is missing.
+    """
     tokens, forest = fused.tokens, fused.forest
-    chosen = np.isin(forest.trees, rows)
-    numbers = np.cumsum(chosen) - 1
-    parents = forest.parents[chosen]
-    index = np.repeat(chosen, forest.lens)
-    settled = np.concatenate(
-        (
-            tokens[: forest.system_len],
-            tokens[forest.system_len : forest.task_start][index],
-            tokens[forest.task_start : forest.task_start + 1],
-        )
-    )
-    part = Forest.make(
-        len(settled),
-        forest.system_len,
-        forest.lens[chosen],
-        np.where(parents < 0, -1, numbers[parents]),
-    )
+    context, lens, parents = cut_rows(tokens, forest, rows, fused.behind)
+    task = tokens[forest.task_start : forest.task_start + 1]
+    settled = np.concatenate((tokens[: forest.system_len], context, task))
+    part = Forest.make(len(settled), forest.system_len, lens, parents)
     request = type(obj)(
         input_ids=settled.tolist(),
         sampling_params={"max_new_tokens": 1, "custom_params": _ids_params(part)},
@@ -230,14 +229,23 @@ def make_settling(obj: Any, fused: Fused, rows: tuple[int, ...]) -> Any:
     return request
 
 
-def row_keys(tokens: IntArray, forest: Forest, tenant: str | None) -> list[bytes]:
-    """What tells each tree of a prompt from all others: a digest of system, tenant and tokens."""
+def row_keys(
+    tokens: IntArray, forest: Forest, tenant: str | None, behind: Behind | None = None
+) -> list[bytes]:
+    """What tells each tree of a prompt from all others: a digest of system, tenant and tokens.
+
+    Those that it stands behind among them.
+    """
     head = blake2b(repr(tenant).encode(), digest_size=16)
     head.update(to_key(tokens[: forest.system_len]))
     starts = forest.structure.tree_starts
     keys: list[bytes] = []
-    for start, stop in zip(starts, [*starts[1:], forest.task_start], strict=True):
+    stops = [*starts[1:], forest.task_start]
+    above = behind or (None,) * len(starts)
+    for start, stop, ids in zip(starts, stops, above, strict=True):
         row = head.copy()
+        if ids is not None:
+            row.update(b"%d:" % len(ids) + to_key(np.array(ids, np.int64)))
         row.update(to_key(tokens[start:stop]))
         keys.append(row.digest())
     return keys

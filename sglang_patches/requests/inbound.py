@@ -38,6 +38,7 @@ from depcache.prompt.wire import (
     without_wire,
 )
 from sglang_patches.requests.beginnings import closing_of
+from sglang_patches.requests.behind import read_behind
 from sglang_patches.requests.fused import read_fused
 from sglang_patches.requests.recognition import LAYOUT, RECOGNISED, find_facts, is_on
 
@@ -166,8 +167,12 @@ def _prepare(obj: Any, manager: Any) -> None:
         is_merged = prompt.num_tokens < prompt.num_flat_tokens
     _refuse_many_tokens(len(tokens), max_tokens)
     _validate_ids(obj, tokens, forest, wire.layout, manager.model_config)
-    read_fused(obj, wire, tokens, forest)
-    setattr(obj, DIFFERS, find_differences(forest, wire.layout, is_merged=is_merged))
+    behind = read_behind(wire, tokens, forest, manager)
+    read_fused(obj, wire, tokens, forest, behind)
+    differs = find_differences(
+        forest, wire.layout, is_merged=is_merged, is_behind=behind is not None
+    )
+    setattr(obj, DIFFERS, differs)
     setattr(obj, _IS_READY, True)
 
 
@@ -281,6 +286,10 @@ def _refuse_long(obj: Any, max_tokens: int) -> None:
     paths = params.get("depcache_paths")
     if isinstance(paths, str):
         refuse_long_text(paths, max_tokens, "depcache_paths")
+    behind = params.get("depcache_behind")
+    if isinstance(behind, list):
+        texts = [text for text in behind if isinstance(text, str)]
+        refuse_long_text("".join(texts), max_tokens, "depcache_behind")
     segments = params.get("depcache_segment_lens"), params.get("depcache_segment_parents")
     for given in (obj.input_ids, *segments):
         if isinstance(given, list):

@@ -23,6 +23,9 @@ def is_short(obj: Any) -> bool:
     """Whether a GenerateReqInput for one prompt, with dependency data, is read at once."""
     params = obj.sampling_params["custom_params"]
     given = [value for key, value in params.items() if str(key).startswith(PREFIX)]
+    behind = params.get("depcache_behind")
+    if isinstance(behind, list):
+        given += behind
     return sum(map(_size, (obj.text, obj.input_ids, *given))) <= MAX_SHORT
 
 

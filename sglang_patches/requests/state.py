@@ -14,6 +14,7 @@ import numpy as np
 
 from depcache.cache import KVTree, Node
 from depcache.plan import ContextInsertion, RequestPlan, SegmentTable, TailInsertion
+from depcache.prompt.behind import check_behind
 from depcache.prompt.forest import Forest
 from depcache.prompt.wire import WireIds, forest_from_wire
 from depcache.select import select
@@ -210,8 +211,12 @@ def table_of(tokens: np.ndarray, wire: WireIds) -> tuple[Forest, SegmentTable]:
     tokens  (num_tokens,) int64 in pre-order
     """
     forest = forest_from_wire(tokens, wire)
-    selected = None if wire.recompute is None else select(forest, wire.recompute)
-    return forest, SegmentTable.make(tokens, forest, wire.layout, selected)
+    recompute = wire.recompute
+    if recompute is None:
+        return forest, SegmentTable.make(tokens, forest, wire.layout)
+    behind = None if recompute.behind is None else check_behind(recompute.behind, forest)
+    selected = select(forest, recompute)
+    return forest, SegmentTable.make(tokens, forest, wire.layout, selected, behind)
 
 
 def to_log(report: dict[str, Any]) -> str:

@@ -2,9 +2,10 @@
 """The oracle of fused requests: two passes of HuggingFace in float32, sharing no code with us.
 
 Pass A computes the context as layout `tree` does, every token over its ancestors. Its keys are
-turned to where the tokens sit in the fused prompt, at their index. Pass B computes the chosen
-tokens, the task and the answer, each over all that stands before it: stale KV of the chosen tokens
-is left out, the new KV takes its place.
+turned to where the tokens sit in the fused prompt, at their index. Trees that stand behind tokens
+of no prompt see these in pass A, which have no KV in pass B. Pass B computes the chosen tokens, the
+task and the answer, each over all that stands before it: stale KV of the chosen tokens is left out,
+the new KV takes its place.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from transformers import DynamicCache
 
 from tests.helpers.oracle import Oracle, turn
-from tests.helpers.prompts import TreePrompt
+from tests.helpers.prompts import TreePrompt, grow
 
 
 @dataclass(slots=True)
@@ -25,6 +26,11 @@ class FusedPrompt(TreePrompt):
     """A prompt whose request is fused, as `asked` says: keys of the wire without their prefix."""
 
     asked: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def behind(self) -> list[list[int] | None]:
+        """Per tree the tokens that it stands behind."""
+        return self.asked.get("behind") or [None] * len(self.trees)
 
     def params(self) -> dict[str, Any] | None:
         params = TreePrompt.params(self)
@@ -56,24 +62,33 @@ class FusedOracle:
         self.inv_freq: torch.Tensor = self.model.model.rotary_emb.inv_freq.float()
 
     @torch.no_grad()
-    def score(self, prompt: TreePrompt, chosen: list[int], answer: list[int]) -> torch.Tensor:
+    def score(
+        self,
+        prompt: TreePrompt,
+        chosen: list[int],
+        answer: list[int],
+        behind: list[list[int] | None] | None = None,
+    ) -> torch.Tensor:
         """(len(answer), vocab_size) float32 log-probabilities of each token of the answer.
 
         prompt  in layout `tree`
         chosen  indices of the context tokens that are computed again
+        behind  per tree the tokens that it stands behind; None for none
         """
         assert prompt.layout == "tree"
         num_context = prompt.num_context
-        homes = torch.tensor(prompt.positions[:num_context])
+        grown, own = grow(prompt, behind or [None] * len(prompt.trees))
+        homes = torch.tensor(grown.positions[: grown.num_context])
         alone = DynamicCache()
-        mask = prompt.mask()[:num_context, :num_context]
-        self._run(prompt.tokens[:num_context], homes, mask, alone)
+        mask = grown.mask()[: grown.num_context, : grown.num_context]
+        self._run(grown.tokens[: grown.num_context], homes, mask, alone)
 
         kept = np.setdiff1d(np.arange(num_context), chosen)
+        old = np.array(own)[kept]
         cache = DynamicCache()
         for layer, entry in enumerate(alone.layers):
-            keys = turn(entry.keys[:, :, kept], homes[kept], torch.from_numpy(kept), self.inv_freq)
-            cache.update(keys, entry.values[:, :, kept], layer)
+            keys = turn(entry.keys[:, :, old], homes[old], torch.from_numpy(kept), self.inv_freq)
+            cache.update(keys, entry.values[:, :, old], layer)
         tokens = np.array(prompt.tokens + answer[:-1])
         new = np.setdiff1d(np.arange(len(tokens)), kept)
         seen = np.concatenate((kept, new))

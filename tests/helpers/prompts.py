@@ -138,6 +138,32 @@ class TreePrompt:
         return np.concatenate((np.array(self.positions, np.int64), following))
 
 
+def grow(prompt: TreePrompt, behind: list[list[int] | None]) -> tuple[TreePrompt, list[int]]:
+    """The prompt in layout `tree` with what its trees stand behind in it, and our context there.
+
+    behind  per tree the tokens before it that are no part of `prompt`; None for none
+
+    Returns it, and per context token of `prompt` the index there.
+    """
+    grown = [
+        tree if ids is None else (ids, [tree])
+        for tree, ids in zip(prompt.trees, behind, strict=True)
+    ]
+    own: list[int] = []
+    at = 0
+    for tree, ids in [((prompt.system, []), None), *zip(prompt.trees, behind, strict=True)]:
+        at += len(ids or ())
+        size = _count(tree)
+        own += range(at, at + size)
+        at += size
+    return TreePrompt(prompt.system, grown, prompt.task), own
+
+
+def _count(tree: Tree) -> int:
+    tokens, children = tree
+    return len(tokens) + sum(map(_count, children))
+
+
 def plain(tokens: list[int]) -> TreePrompt:
     """A prompt without dependency data."""
     return TreePrompt([], [], tokens)

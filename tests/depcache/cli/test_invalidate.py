@@ -10,7 +10,7 @@ import pytest
 
 from depcache.cli import invalidate as command
 from depcache.client import Client
-from depcache.precompute import Precomputer, PrecomputeSettings
+from depcache.precompute import GraphSource, Precomputer, PrecomputeSettings
 from tests.depcache.precompute.fake import FakeCache, refused
 
 NAMES = [f"n{i}" for i in range(8)]
@@ -33,9 +33,8 @@ def server(monkeypatch, graph, tmp_path):
     http = httpx.Client(transport=httpx.MockTransport(fake.answer))
     monkeypatch.setattr(command, "Client", lambda url, key: Client(url, key, http_client=http))
     settings = PrecomputeSettings(pruner="none")
-    job = Precomputer(
-        open_store(graph), Client(http_client=http), settings, state=tmp_path / "state.jsonl"
-    )
+    source = GraphSource(open_store(graph), settings)
+    job = Precomputer(source, Client(http_client=http), state=tmp_path / "state.jsonl")
     job.run(job.plan(NAMES))
     return fake
 

@@ -10,6 +10,7 @@ import pytest
 
 from depcache.cli import precompute as command
 from depcache.client import Client
+from depcache.prompt.render import DEFAULT_CHUNK_SYSTEM
 from tests.depcache.precompute.fake import FakeCache, refused
 
 LINES = [f"e{i}\tr\te{j}" for i in range(6) for j in range(i)]
@@ -175,3 +176,42 @@ def test_progress_is_shown_on_stderr(precompute, server, monkeypatch):
     code, out, err = precompute("--json")
     assert code == 0 and json.loads(out)["computed"] == 6
     assert "tokens/s" in err and "left" in err
+
+
+# chunks of text
+
+
+@pytest.fixture
+def chunks(tmp_path):
+    file = tmp_path / "chunks.jsonl"
+    rows = [{"id": f"a-{n}", "text": f"Text {n}."} for n in range(5)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_chunks_of_a_file_go_the_same_way(call, server, chunks, tmp_path):
+    fixed = ["precompute", "--chunks", chunks, "--state", tmp_path / "chunks-state.jsonl"]
+    code, out, err = call(*fixed, "--estimate")
+    assert (code, err, server.sent) == (0, "", [])
+    assert "chunks  5" in out and "paths" not in out
+    first = json.loads(call(*fixed, "--json", "--salt", "tenant")[1])
+    assert (first["chunks"], first["computed"], first["file"]) == (5, 5, str(chunks))
+    assert server.bodies[0]["cache_salt"] == "tenant"
+    assert server.bodies[0]["messages"][0]["content"] == DEFAULT_CHUNK_SYSTEM
+    code, out, _ = call(*fixed, "--salt", "tenant")
+    assert code == 0 and "5 chunks were done before" in out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--graph", "facts.db"], ["--entities", "all"], ["--hops", "2"], ["--paths", "3"]]
+)
+def test_options_of_graphs_are_refused_beside_chunks(call, server, chunks, arguments):
+    code, out, err = call("precompute", "--chunks", chunks, *arguments)
+    assert (code, out) == (2, "")
+    assert f"{arguments[0]} is of graphs: leave it out beside --chunks" in err
+
+
+def test_a_line_that_is_no_chunk_is_named(call, server, chunks):
+    chunks.write_text('{"id": "a", "text": "x"}\n{"id": "b"}\n')
+    code, _, err = call("precompute", "--chunks", chunks)
+    assert code == 2 and "line 2 of" in err and err.count("\n") == 1

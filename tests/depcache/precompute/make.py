@@ -7,7 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from depcache.graph.networkx_store import NetworkXStore
-from depcache.precompute import Precomputer, PrecomputeReport, PrecomputeSettings, select_entities
+from depcache.precompute import (
+    GraphSource,
+    Precomputer,
+    PrecomputeReport,
+    PrecomputeSettings,
+    select_entities,
+)
 from tests.depcache.precompute.fake import SYSTEM_LEN, FakeCache
 
 TRIPLES = [(f"e{i}", f"r{i % 3}", f"e{(i * 7 + 3) % 24}") for i in range(24)]
@@ -32,7 +38,7 @@ def compute(
 ) -> PrecomputeReport:
     options = {"request_tokens": SYSTEM_LEN + 60, "retry_delays_s": (), **options}
     with server.client() as client:
-        job = Precomputer(store, client, settings, **options)
+        job = Precomputer(GraphSource(store, settings), client, **options)
         return job.run(job.plan(select_entities(store, wanted)), num_workers=num_workers)
 
 
@@ -41,5 +47,5 @@ def planned(
     server: FakeCache, store: NetworkXStore, state: Path, settings: PrecomputeSettings = NONE
 ):
     with server.client() as client:
-        job = Precomputer(store, client, settings, state=state)
+        job = Precomputer(GraphSource(store, settings), client, state=state)
         yield job, job.plan(store.names_by_degree())

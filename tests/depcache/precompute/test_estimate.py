@@ -6,8 +6,10 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from depcache.precompute.estimate import EntitySample, make_estimate, read_tiers, spread
+from depcache.precompute import GraphSource
+from depcache.precompute.estimate import Sample, make_estimate, read_tiers, spread
 
+WORDS = GraphSource.words
 counts = st.integers(0, 10**6)
 
 
@@ -23,8 +25,8 @@ def test_an_estimate_over_all_entities_is_their_sum(sizes, device, host, disk_by
         tiers["host"] = {"tokens": 0, "capacity_tokens": host}
     if disk_bytes is not None:
         tiers["disk"] = {"tokens": 0, "capacity_bytes": disk_bytes}
-    sample = sum((EntitySample(1, 3 * size, size, size // 2) for size in sizes), EntitySample())
-    estimate = make_estimate(len(sizes), 0, sample, {"tiers": tiers})
+    sample = sum((Sample(1, 3 * size, size, size // 2) for size in sizes), Sample())
+    estimate = make_estimate(WORDS, len(sizes), 0, sample, {"tiers": tiers})
     assert estimate.is_exact
     assert estimate.num_tokens == sum(sizes)
     assert estimate.num_bytes == 64 * sum(sizes)
@@ -37,8 +39,8 @@ def test_an_estimate_over_all_entities_is_their_sum(sizes, device, host, disk_by
 
 @given(num_tokens=counts, num_sampled=st.integers(1, 32), num_entities=st.integers(32, 10**5))
 def test_a_sample_stands_for_all(num_tokens, num_sampled, num_entities):
-    sample = EntitySample(num_sampled, 0, num_tokens, num_tokens)
-    estimate = make_estimate(num_entities, 0, sample, {})
+    sample = Sample(num_sampled, 0, num_tokens, num_tokens)
+    estimate = make_estimate(WORDS, num_entities, 0, sample, {})
     mean = num_tokens / num_sampled
     assert math.isclose(estimate.num_tokens, mean * num_entities, rel_tol=1e-9, abs_tol=1)
     assert estimate.num_cached <= estimate.num_tokens
@@ -64,7 +66,7 @@ def test_bytes_per_token_are_known_from_what_is_held_where_they_are_not_told():
 
 def test_the_warning_says_how_many_would_fit():
     stats = {"tiers": {"device": {"tokens": 0, "bytes_per_token": 1, "capacity_tokens": 500}}}
-    estimate = make_estimate(100, 0, EntitySample(10, 0, 100, 0), stats)
+    estimate = make_estimate(WORDS, 100, 0, Sample(10, 0, 100, 0), stats)
     assert estimate.num_fitting == 50
     assert "1,000 tokens" in estimate.warning
     assert "about 50 entities" in estimate.warning

@@ -9,6 +9,7 @@ import pytest
 from depcache.errors import ConfigError, PromptError, ServerError
 from depcache.graph.networkx_store import NetworkXStore
 from depcache.precompute import (
+    GraphSource,
     Invalidation,
     Precomputer,
     PrecomputeSettings,
@@ -42,7 +43,7 @@ def precompute(server, store, state, settings=NONE) -> set[str]:
     """The entities that had to be computed."""
     num_sent = len(server.sent)
     with server.client() as client:
-        job = Precomputer(store, client, settings, state=state)
+        job = Precomputer(GraphSource(store, settings), client, state=state)
         job.run(job.plan(select_entities(store, "all")), num_workers=1)
     return {path[0] for paths in server.sent[num_sent:] for path in paths}
 

@@ -24,7 +24,7 @@ from tests.depcache.precompute.make import NONE, TRIPLES, WORDS, compute, planne
 def test_what_is_precomputed_is_what_a_question_retrieves(store) -> None:
     server = FakeCache()
     report = compute(server, store, num_workers=3)
-    assert report.num_computed == report.num_entities == 24
+    assert report.num_computed == report.num_wanted == 24
     assert report.num_failed == 0
     assert report.num_missed == len(server.cached) - 1 + SYSTEM_LEN * (report.num_requests > 0)
     retriever = Retriever(store, pruner="none")
@@ -266,7 +266,7 @@ def test_entities_without_paths_and_unknown_ones_are_counted(store, tmp_path) ->
     names = tmp_path / "names.txt"
     names.write_text("e1\r\nnobody\n\nalone\ne1\nno\0name\n", newline="")
     report = compute(FakeCache(), store, f"file:{names}")
-    assert report.num_entities == 4 and report.num_computed == 1
+    assert report.num_wanted == 4 and report.num_computed == 1
     assert report.failures == {"unknown": 2, "no paths": 1}
 
 

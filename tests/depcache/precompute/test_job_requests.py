@@ -9,7 +9,7 @@ import pytest
 from depcache.client import Client
 from depcache.errors import ConfigError, PromptError
 from depcache.graph import open_store
-from depcache.precompute import Precomputer, PrecomputeSettings, select_entities
+from depcache.precompute import GraphSource, Precomputer, PrecomputeSettings, select_entities
 from tests.depcache.precompute.fake import FakeCache, refused
 from tests.depcache.precompute.make import NONE, TRIPLES, compute, planned
 
@@ -38,7 +38,7 @@ def test_a_server_that_refuses_every_prompt_is_told_by_the_plan(store) -> None:
         return FakeCache().answer(request)
 
     with httpx.Client(transport=httpx.MockTransport(answer)) as http:
-        job = Precomputer(store, Client(http_client=http), NONE)
+        job = Precomputer(GraphSource(store, NONE), Client(http_client=http))
         with pytest.raises(PromptError, match="moves cached keys"):
             job.plan(store.names())
 

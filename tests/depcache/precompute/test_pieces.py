@@ -4,10 +4,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from depcache.precompute.pieces import Piece, fill_requests, make_pieces, paths_of, split_piece
+from depcache.graph.networkx_store import NetworkXStore
+from depcache.precompute import GraphSource, PrecomputeSettings
+from depcache.precompute.pieces import Piece, fill_requests, make_pieces, paths_of
 from depcache.prompt.template import get_template
 
 TEMPLATE = get_template("path")
+SOURCE = GraphSource(NetworkXStore(), PrecomputeSettings(pruner="none"))
 names = st.sampled_from(["a", "bb", "ccc", "d d"])
 paths = st.lists(
     st.lists(names, min_size=1, max_size=2).map(lambda rest: ("e", *rest, *rest)), max_size=30
@@ -32,7 +35,7 @@ def test_an_entity_is_cut_into_pieces_that_fit(paths, max_chars):
 @given(paths=paths.filter(lambda paths: len(set(paths)) > 1))
 def test_a_split_piece_loses_nothing(paths):
     [piece] = make_pieces("e", paths, TEMPLATE, float("inf"))
-    parts = split_piece(piece, TEMPLATE)
+    parts = SOURCE.split(piece)
     assert len(parts) == 2
     assert paths_of(parts) == list(piece.paths)
     assert all(part.num_chars == chars_ref(part.paths) for part in parts)

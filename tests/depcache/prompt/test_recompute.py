@@ -10,7 +10,8 @@ import pytest
 from depcache.errors import PromptError
 from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.recompute import Recompute
-from depcache.prompt.render import render
+from depcache.prompt.render import render, render_chunks
+from depcache.prompt.tokenization import get_prompt_tokenizer
 from depcache.prompt.wire import WireIds, WireOutline, parse_wire
 from tests.depcache.prompt.make import make_bpe
 
@@ -138,3 +139,77 @@ def test_chunks_that_are_none_are_refused(chunks: Any, why: str) -> None:
 def test_a_separator_is_needed() -> None:
     with pytest.raises(PromptError, match="send some text"):
         DepPrompt.from_chunks(["a"], tokenizer=make_bpe(), task="T?", separator="")
+
+
+# what rows stand behind
+
+
+@pytest.mark.parametrize(
+    ("form", "behind"), [(IDS, [[4, 5], None]), (OUTLINE, [None, "before it"])], ids=["ids", "text"]
+)
+def test_what_rows_stand_behind_comes_back_from_the_keys(form: dict[str, Any], behind: Any) -> None:
+    wire = read(form, see="fused", behind=behind)
+    expected = tuple(tuple(each) if isinstance(each, list) else each for each in behind)
+    assert wire.recompute == Recompute(behind=expected)
+    assert wire.to_params()["depcache_behind"] == behind
+    assert parse_wire(wire.to_params()) == wire
+    for nothing in ([], [None, None]):
+        assert "depcache_behind" not in read(form, see="fused", behind=nothing).to_params()
+
+
+@pytest.mark.parametrize(
+    ("form", "behind", "why"),
+    [
+        (IDS, [[], None], "depcache_behind has an empty entry"),
+        (OUTLINE, ["", None], "depcache_behind has an empty entry"),
+        (IDS, [["4"], None], "depcache_behind"),
+        (IDS, "text", "depcache_behind"),
+        (IDS, [True, None], "depcache_behind"),
+        (OUTLINE, [[4], None], "has token ids, but the prompt came as text"),
+        (OUTLINE, ["\ud800", None], "depcache_behind"),
+    ],
+)
+def test_what_no_row_can_stand_behind_is_refused(
+    form: dict[str, Any], behind: Any, why: str
+) -> None:
+    with pytest.raises(PromptError, match=why):
+        _ = read(form, see="fused", behind=behind).recompute
+
+
+def test_it_goes_with_fused_requests_alone() -> None:
+    with pytest.raises(PromptError, match="depcache_behind goes with depcache_see"):
+        read(IDS, behind=[[4], None])
+
+
+def test_chunks_are_rendered_with_what_they_stand_behind() -> None:
+    prompt = render_chunks(["b", "c", "b"], "Why?", behind=["a", None, "a"], separator="; ")
+    params = prompt.extra_body["custom_params"]
+    assert params["depcache_behind"] == ["; a", None]
+    assert len(params["depcache_outline"]["rows"]) == 2
+    assert "; a" not in prompt.messages[-1]["content"]
+    wrong: Any
+    for wrong, why in (
+        (["a"], "there are 2 chunks, but 1 texts"),
+        (["a", " "], "what chunk 1 stands behind is ' '"),
+        (["a", 3], "what chunk 1 stands behind is 3"),
+    ):
+        with pytest.raises(PromptError, match=why):
+            render_chunks(["b", "c"], "Why?", behind=wrong)
+    with pytest.raises(PromptError, match="chunk 1 is there twice, behind different texts"):
+        render_chunks(["b", "b"], "Why?", behind=["a", None])
+    with pytest.raises(PromptError, match="behind is given, but recompute is None"):
+        render_chunks(["b"], "Why?", behind=["a"], recompute=None)
+
+
+def test_what_chunks_stand_behind_travels_as_ids_beside_ids() -> None:
+    tokenizer = make_bpe()
+    prompt = DepPrompt.from_chunks(
+        ["b b", "c"], tokenizer=tokenizer, task="?", recompute=0.2, behind=["a a", None]
+    )
+    input_ids, params = prompt.to_wire()
+    [expected] = get_prompt_tokenizer(tokenizer).encode_elements(["\n\na a"])
+    assert params["depcache_behind"] == [list(expected), None]
+    again = DepPrompt.from_wire(input_ids, params)
+    assert again.recompute == prompt.recompute == Recompute(0.2, behind=(expected, None))
+    alone = DepPrompt.from_chunks(["b b", "c"], tokenizer=tokenizer, task="?", recompute=0.2)
+    assert alone.to_wire()[0] == input_ids
