@@ -15,7 +15,7 @@ from depcache.errors import PromptError, shorten
 from depcache.prompt.layout_names import Layout
 
 See = Literal["ancestors", "fused"]
-Select = Literal["first", "random", "given"]
+Select = Literal["first", "query", "mixed", "random", "given"]
 
 SELECTS: tuple[Select, ...] = get_args(Select)
 DEFAULT_SHARE = 0.15
@@ -28,7 +28,8 @@ class Recompute:
     """A share of the context, and its selector.
 
     share     of the context's tokens, from 0 to 1; not with `given`
-    select    first: the first tokens of each row. random: a control. given: `selected`
+    select    first: the first tokens of each row. query: those that the question leans on most
+              (FusionRAG, section 3.2). mixed: half of each. random: a control. given: `selected`
     selected  indices of context tokens in pre-order, ascending; with `given` and only then
     seed      of `random`
     is_pinned  fuse and nothing else: the server neither answers the flat prompt where that is

@@ -74,6 +74,7 @@ def choose(
     share: float,
     forecast: float,
     is_pinned: bool,
+    needs_scores: bool = False,
 ) -> Choice:
     """The cheaper way in tokens computed, now and later.
 
@@ -87,24 +88,27 @@ def choose(
     share         recomputed share, 0 to 1
     forecast      `ReuseForecast.share`
     is_pinned     fuse, and settle all that misses
+    needs_scores  the selector goes by scores. Then the first pass always runs, it computes the task
+                  and one token more, and all rows must be there for it
 
     A settled token costs its computation now and spares 1 - share of one whenever its row comes
     again, which happens once more with the probability of the forecast. A row met for the first
     time is settled only where the forecast is above the share: else what it spares is less than
-    what fusing costs.
+    what fusing costs. With `needs_scores` there is no such choice row by row.
     """
     settled = tuple(
         row
         for row, num in enumerate(missing)
-        if num and (is_pinned or was_met[row] or forecast > share)
+        if num and (is_pinned or needs_scores or was_met[row] or forecast > share)
     )
     if is_pinned:
         return Choice(True, settled)
     num_settled = sum(missing[row] for row in settled)
     spared = forecast * (1 - share) * num_settled
-    # Settling computes one token of the task too. What is selected in a row that is not settled
-    # counts twice, to the disadvantage of fusing.
-    computed = sum(missing) + num_missing_system + num_selected + num_task + bool(settled)
+    # The first pass computes one token that is thrown away. What is selected in a row that is not
+    # settled counts twice, to the disadvantage of fusing.
+    num_first_pass = num_task + 1 if needs_scores else int(bool(settled))
+    computed = sum(missing) + num_missing_system + num_selected + num_task + num_first_pass
     fused = computed - spared
     flat = num_context - num_prefix + num_task
     return Choice(True, settled) if fused < flat else Choice(False, ())
