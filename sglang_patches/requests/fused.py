@@ -9,7 +9,8 @@ asked, and not on what the cache happened to hold (docs/passages.md).
 
     read    on arrival: the forest, and from it the selected tokens
     choose  one look into the scheduler's cache: fuse, or answer the flat prompt where that is less
-    settle  rows that are missing and will be of use
+    settle  rows that are missing and will be of use; for a selector that goes by scores all rows
+            with the question (`sglang_patches.requests.scoring`), and the selected tokens come back
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from depcache.prompt.forest import Forest, IntArray
 from depcache.prompt.recompute import Recompute
 from depcache.prompt.wire import WireIds, without_wire
 from depcache.prompt.wire_forms import Wire
-from depcache.select import select, selectable
+from depcache.select import ByScore, select, selectable
 from depcache.select.cost import ReuseForecast, choose
 from sglang_patches import compat
 from sglang_patches.http.ask import ask
+from sglang_patches.requests.scoring import CHOSEN, SCORING, to_param
 from sglang_patches.requests.state import ATTRIBUTE
 from sglang_patches.requests.tenants import seal
 
@@ -61,7 +63,9 @@ class Fused:
     num_selected  tokens that are computed again; 0 when it is answered as flat prompt
     is_flat      it is answered as the flat prompt, which is exact
     reason       why, where nobody asked for it
-    num_settled  tokens computed to settle rows, the system and one token of the task among them
+    num_settled  tokens computed to settle rows, the system and one token of the task among them,
+                 and to score them: the task once more
+    by_score     what is chosen by scores that are not there yet; None where nothing is
     """
 
     recompute: Recompute
@@ -71,6 +75,7 @@ class Fused:
     is_flat: bool = False
     reason: str | None = None
     num_settled: int = 0
+    by_score: ByScore | None = field(default=None, repr=False)
 
     def report(self, differs: list[str]) -> dict[str, Any]:
         """What a reply says of it, beside the counts of every report.
@@ -105,8 +110,8 @@ def read_fused(obj: Any, wire: Wire, tokens: IntArray, forest: Forest) -> None:
         serve_flat(obj, fused)
         return
     fused.num_selected = len(selected)
-    given = Recompute(select="given", selected=tuple(selected.tolist()))
-    _set_params(obj, {**_ids_params(forest), "depcache_layout": "sequential", **given.to_params()})
+    fused.by_score = ByScore.of(forest, recompute)
+    _set_selected(obj, forest, selected.tolist())
 
 
 def serve_flat(obj: Any, fused: Fused, reason: str | None = None) -> None:
@@ -172,19 +177,26 @@ async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
         share=fused.recompute.share,
         forecast=looks.forecast.share,
         is_pinned=fused.recompute.is_pinned,
+        needs_scores=fused.by_score is not None,
     )
     if not choice.is_fused:
         serve_flat(obj, fused, CHEAPER)
-    elif choice.settled:
+    elif choice.settled or fused.by_score is not None:
         out = await compat.run_beside(manager, make_settling(obj, fused, choice.settled))
         report = out["meta_info"][ATTRIBUTE]
         fused.num_settled = report["missed"] + report["plain"]
+        if fused.by_score is not None:
+            _set_selected(obj, forest, report[CHOSEN])
 
 
 def make_settling(obj: Any, fused: Fused, rows: tuple[int, ...]) -> Any:
-    """The request that settles trees `rows` of a fused one: they and the system, and one token."""
+    """The request that settles trees `rows` of a fused one: they and the system, and one token.
+
+    Where scores are needed, all trees are in it, and the question in front of the one token.
+    """
     tokens, forest = fused.tokens, fused.forest
-    chosen = np.isin(forest.trees, rows)
+    is_scored = fused.by_score is not None
+    chosen = np.isin(forest.trees, rows) | is_scored
     numbers = np.cumsum(chosen) - 1
     parents = forest.parents[chosen]
     index = np.repeat(chosen, forest.lens)
@@ -192,6 +204,7 @@ def make_settling(obj: Any, fused: Fused, rows: tuple[int, ...]) -> Any:
         (
             tokens[: forest.system_len],
             tokens[forest.system_len : forest.task_start][index],
+            tokens[forest.task_start :] if is_scored else tokens[:0],
             tokens[forest.task_start : forest.task_start + 1],
         )
     )
@@ -211,6 +224,8 @@ def make_settling(obj: Any, fused: Fused, rows: tuple[int, ...]) -> Any:
         if hasattr(obj, name):
             setattr(request, name, getattr(obj, name))
     setattr(request, SETTLES, True)
+    if fused.by_score is not None:
+        setattr(request, SCORING, to_param(fused.by_score))
     return request
 
 
@@ -282,6 +297,11 @@ def _ids_params(forest: Forest) -> dict[str, Any]:
         depcache_segment_lens=forest.lens.tolist(),
         depcache_segment_parents=forest.parents.tolist(),
     ).to_params()
+
+
+def _set_selected(obj: Any, forest: Forest, selected: list[int]) -> None:
+    given = Recompute(select="given", selected=tuple(selected))
+    _set_params(obj, {**_ids_params(forest), "depcache_layout": "sequential", **given.to_params()})
 
 
 def _set_params(obj: Any, params: dict[str, Any]) -> None:
