@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from flashinfer_masks.visibility import Step
 from sglang_patches.contract import Batch, ForwardBatch
+from sglang_patches.requests.scoring import ScoredRows
 from sglang_patches.requests.state import PendingCopy, RequestState, get_state
 from sglang_patches.tiers.host.residency import PendingLoad
 
@@ -21,11 +22,13 @@ class DependencyBatch:
     steps   per request of the batch the rows it computes; None for a plain request
     copies  shifted hits to copy before the first layer
     load    rows to bring from the host tier before that
+    scored  rows that the context of their request is scored by
     """
 
     steps: list[Step | None]
     copies: list[PendingCopy]
     load: PendingLoad | None = None
+    scored: list[ScoredRows] = field(default_factory=list[ScoredRows])
 
 
 class _Rids(list[str]):
@@ -82,13 +85,16 @@ def _prepare_extend(
     positions = forward_batch.positions.clone()
     steps: list[Step | None] = []
     copies: list[PendingCopy] = []
+    scored: list[ScoredRows] = []
     start = 0
-    for req, state, num_prefix, num_new in zip(
-        batch.reqs,
-        states,
-        forward_batch.extend_prefix_lens_cpu,
-        forward_batch.extend_seq_lens_cpu,
-        strict=True,
+    for number, (req, state, num_prefix, num_new) in enumerate(
+        zip(
+            batch.reqs,
+            states,
+            forward_batch.extend_prefix_lens_cpu,
+            forward_batch.extend_seq_lens_cpu,
+            strict=True,
+        )
     ):
         step = None
         if state is not None and state.plan is not None:
@@ -98,14 +104,18 @@ def _prepare_extend(
             try:
                 placed = state.row_positions(num_prefix, num_prefix + num_new)
                 positions[start : start + num_new] = torch.from_numpy(placed).to(positions)
-                step = Step(state.structure, state.plan.order, num_prefix, num_new)
+                order = state.plan.order
+                step = Step(state.structure, order, num_prefix, num_new)
+                if state.scores is not None:
+                    rows = state.scores.rows(order, num_prefix, num_new, number, start)
+                    scored += [] if rows is None else [rows]
             except Exception as error:
                 batch.tree_cache.faults.end(req, "place the request's rows", error)
         steps.append(step)
         start += num_new
     forward_batch.positions = positions
     rids = _Rids(forward_batch.rids)
-    rids.dependencies = DependencyBatch(steps, copies, load)
+    rids.dependencies = DependencyBatch(steps, copies, load, scored)
     forward_batch.rids = rids
 
 

@@ -16,11 +16,12 @@ from depcache.errors import PromptError, shorten
 from depcache.prompt.layout_names import Layout
 
 See = Literal["ancestors", "fused"]
-Select = Literal["first", "random", "given"]
+Select = Literal["first", "query", "mixed", "random", "given"]
 
 SELECTS: tuple[Select, ...] = get_args(Select)
 DEFAULT_SHARE = 0.15
 DEFAULT_SELECT: Select = "first"
+BY_QUESTION: tuple[Select, ...] = ("query", "mixed")
 MAX_SEED = 2**32 - 1
 
 
@@ -29,7 +30,8 @@ class Recompute:
     """A share of the context, its selector, and behind what the context's KV was computed.
 
     share     of the context's tokens, from 0 to 1; not with `given`
-    select    first: the first tokens of each row. random: a control. given: `selected`
+    select    first: the first tokens of each row. query: those that the question leans on most
+              (FusionRAG, section 3.2). mixed: half of each. random: a control. given: `selected`
     selected  indices of context tokens in pre-order, ascending; with `given` and only then
     seed      of `random`
     is_pinned  fuse and nothing else: the server neither answers the flat prompt where that is
@@ -70,6 +72,11 @@ class Recompute:
         if any(each is not None and not each for each in self.behind or ()):
             raise PromptError(
                 "depcache_behind has an empty entry: send null where a row stands behind nothing"
+            )
+        if any(self.behind or ()) and self.select in BY_QUESTION:
+            raise PromptError(
+                f"the selector is {self.select} and depcache_behind has rows: the question scores "
+                "rows that stand behind nothing, so choose another selector or leave it out"
             )
 
     @classmethod

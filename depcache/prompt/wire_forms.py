@@ -84,7 +84,8 @@ class FusableWire(Wire):
     )
     depcache_select: Select = Field(
         default=DEFAULT_SELECT,
-        description="Who chooses these tokens; given: depcache_selected does.",
+        description="Who chooses these tokens. query and mixed go by what the question leans on, "
+        "for which it is computed once more; given: depcache_selected does.",
     )
     depcache_selected: _Ints = Field(
         default_factory=list,

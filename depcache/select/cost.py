@@ -139,6 +139,7 @@ def choose(
     num_task: int,
     share: float,
     is_pinned: bool,
+    needs_scores: bool = False,
 ) -> Choice:
     """The cheaper way in tokens computed, now and later.
 
@@ -150,26 +151,30 @@ def choose(
     num_prefix    of these, what a plain prompt would find cached
     num_task      tokens of the task
     share         recomputed share, 0 to 1
+    needs_scores  the selector goes by scores. Then the first pass always runs, it computes the task
+                  and one token more, and all rows must be there for it
 
     A settled token costs its computation now and spares 1 - share of one whenever its row comes
     again, which happens once more with the probability of the forecast. A row met for the first
     time is settled only where the forecast is above the share: else what it spares is less than
     what fusing costs. A context that comes again as it is costs nothing where it was flat, since
-    it is then a prefix; where it was fused, it costs its selection again each time.
+    it is then a prefix; where it was fused, it costs its selection again each time. With
+    `needs_scores` there is no choice row by row.
     """
     settled = tuple(
         row
         for row, num in enumerate(missing)
-        if num and (is_pinned or met.was_met[row] or met.share > share)
+        if num and (is_pinned or needs_scores or met.was_met[row] or met.share > share)
     )
     if is_pinned:
         return Choice(True, settled)
     num_settled = sum(missing[row] for row in settled)
     spared = met.share * (1 - share) * num_settled
+    # The first pass computes one token that is thrown away. What is selected in a row that is not
+    # settled counts twice, to the disadvantage of fusing.
+    num_first_pass = num_task + 1 if needs_scores else int(bool(settled))
     again = met.repeats * (sum(missing) - num_settled + num_selected)
-    # Settling computes one token of the task too. What is selected in a row that is not settled
-    # counts twice, to the disadvantage of fusing.
-    computed = sum(missing) + num_missing_system + num_selected + num_task + bool(settled)
+    computed = sum(missing) + num_missing_system + num_selected + num_task + num_first_pass
     fused = computed - spared + again
     flat = num_context - num_prefix + num_task
     return Choice(True, settled) if fused < flat else Choice(False, ())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selectors that need nothing but the shape of the prompt, and the budget that they spend."""
+"""Selectors that need nothing but the shape of the prompt, and the budget that all spend."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ def select(forest: Forest, recompute: Recompute, seen: IntArray | int = 0) -> In
     """(K,) int64 indices of the tokens to compute again, ascending.
 
     seen  as for `selectable`
+
+    With a selector that needs scores only the number is right (`depcache.select.scored`).
 
     Raises PromptError when the indices that were given do not fit, or the selector is unknown.
     """
@@ -96,5 +98,8 @@ def random(forest: Forest, tokens: IntArray, num: int, seed: int) -> IntArray:
 
 SELECTORS: dict[str, Callable[[Forest, IntArray, int, int], IntArray]] = {
     "first": first,
+    # As many tokens as they will choose, until their scores are there: `depcache.select.scored`.
+    "query": first,
+    "mixed": first,
     "random": random,
 }

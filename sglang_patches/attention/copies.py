@@ -63,15 +63,15 @@ class RowCopier:
 
     def _rotary_embedding(self) -> Any:
         if self._rope is None:
-            found = [
-                module
-                for module in self._runner.model.modules()
-                if hasattr(module, "cos_sin_cache") and hasattr(module, "rotary_dim")
-            ]
-            if not found:
-                raise ConfigError(
-                    "the model has no rotary embedding, so cached keys cannot be moved: use the "
-                    "layout 'tree'"
-                )
-            self._rope = found[0]
+            self._rope = find_rope(self._runner)
         return self._rope
+
+
+def find_rope(runner: Any) -> Any:
+    """Returns the rotary embedding of the runner's model. Raises ConfigError where it has none."""
+    for module in runner.model.modules():
+        if hasattr(module, "cos_sin_cache") and hasattr(module, "rotary_dim"):
+            return module
+    raise ConfigError(
+        "the model has no rotary embedding, so cached keys cannot be moved: use the layout 'tree'"
+    )

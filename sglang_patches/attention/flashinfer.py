@@ -24,6 +24,7 @@ from flashinfer_masks.batches import Call, Kind, PlainStep, PlanName, plan_batch
 from sglang_patches.attention.copies import RowCopier
 from sglang_patches.attention.flashinfer_calls import FlashInferCall, Heads
 from sglang_patches.attention.paged import BatchAttention, Scales, find_slots
+from sglang_patches.attention.scores import ScoreKeeper
 from sglang_patches.forward import DependencyBatch, get_batch
 
 AUTO: PlanName = "segments"
@@ -44,12 +45,14 @@ class DependencyFlashInferBackend(FlashInferAttnBackend):
         self._plan: PlanName = AUTO if plan == "auto" else plan
         self._rows = runner.req_to_token_pool.req_to_token
         self._copier = RowCopier(runner)
+        self._scores = ScoreKeeper(runner)
         self._wrappers: dict[Kind, Any] = {}
         self._attention: BatchAttention | None = None
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
         dependencies = get_batch(forward_batch)
         self._copier.run(dependencies)
+        self._scores.start(dependencies, forward_batch)
         self._attention = None
         if dependencies is None or all(step is None for step in dependencies.steps):
             super().init_forward_metadata(forward_batch)
@@ -77,6 +80,7 @@ class DependencyFlashInferBackend(FlashInferAttnBackend):
         scales = Scales(layer.scaling, layer.logit_cap, layer.k_scale_float, layer.v_scale_float)
         query = q.contiguous().view(-1, layer.tp_q_head_num, layer.head_dim)
         output = self._attention.run(query, keys, values, scales)
+        self._scores.run(layer, query)
         return output.view(-1, layer.tp_q_head_num * layer.head_dim)
 
     def _make_attention(self, forward_batch: Any, dependencies: DependencyBatch) -> BatchAttention:

@@ -15,6 +15,7 @@ from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBack
 
 from depcache.config import Config
 from sglang_patches.attention.copies import RowCopier
+from sglang_patches.attention.scores import ScoreKeeper
 from sglang_patches.attention.torch_plans import WORK_BY_PLAN, AttentionWork, CausalWork
 from sglang_patches.cpu_platform import is_cpu, set_cpu_threads
 from sglang_patches.forward import get_batch
@@ -32,12 +33,14 @@ class DependencyTorchBackend(TorchNativeAttnBackend):
         self._new_rows_only = is_cpu(runner) and config.cpu_attention == "new_rows"
         self._work: list[AttentionWork] | None = None
         self._copier = RowCopier(runner)
+        self._scores = ScoreKeeper(runner)
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
         super().init_forward_metadata(forward_batch)
         self._work = None
         dependencies = get_batch(forward_batch)
         self._copier.run(dependencies)
+        self._scores.start(dependencies, forward_batch)
         if not forward_batch.forward_mode.is_extend() or forward_batch.encoder_lens is not None:
             return
         if dependencies is None and not self._new_rows_only:
@@ -54,6 +57,19 @@ class DependencyTorchBackend(TorchNativeAttnBackend):
             slots = rows[forward_batch.req_pool_indices[i], :num_rows].to(torch.int64)
             self._work.append(CausalWork(slots) if step is None else make_work(step, slots))
         self._num_new = list(forward_batch.extend_seq_lens_cpu)
+
+    def forward_extend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        layer: Any,
+        forward_batch: Any,
+        save_kv_cache: bool = True,
+    ) -> torch.Tensor:
+        output = super().forward_extend(q, k, v, layer, forward_batch, save_kv_cache)
+        self._scores.run(layer, q)
+        return output
 
     def _run_sdpa_forward_extend(
         self,

@@ -31,6 +31,7 @@ from sglang_patches.requests.inbound import (
 )
 from sglang_patches.requests.outbound import collect
 from sglang_patches.requests.recognition import RECOGNISED
+from sglang_patches.requests.scoring import pass_on
 from sglang_patches.requests.size import MAX_SHORT, is_short
 from sglang_patches.requests.state import ATTRIBUTE
 from sglang_patches.requests.tenants import seal
@@ -86,6 +87,7 @@ def check_last(
     if obj.__class__.__name__ == "GenerateReqInput":
         refuse_lists(obj)
         obj.extra_key = seal(obj.extra_key)
+        pass_on(obj)
     return (manager, obj, *args), kwargs
 
 

@@ -34,6 +34,7 @@ from depcache.prompt.wire import WireIds, parse_wire, without_wire
 from sglang_patches import compat
 from sglang_patches.contract import Request
 from sglang_patches.observe.traces import TRACE, Watch, make_trace
+from sglang_patches.requests.scoring import take_param
 from sglang_patches.requests.state import (
     ATTRIBUTE,
     NO_FREE_SLOTS,
@@ -77,7 +78,8 @@ def make_state(req: Request) -> RequestState | None:
 
 
 def _make_state(req: Request) -> RequestState | None:
-    wire = parse_wire(getattr(req.sampling_params, "custom_params", None) or {})
+    params, by_score = take_param(getattr(req.sampling_params, "custom_params", None) or {})
+    wire = parse_wire(params)
     if wire is None:
         return None
     if not isinstance(wire, WireIds):
@@ -93,7 +95,7 @@ def _make_state(req: Request) -> RequestState | None:
     start_s = time.perf_counter()
     tokens = np.frombuffer(req.origin_input_ids, dtype=np.int64).copy()
     # KV of another layout has other positions, or other distances to its ancestors.
-    state = RequestState.make(tokens, wire, namespace_of(req, kv_layout(wire)))
+    state = RequestState.make(tokens, wire, namespace_of(req, kv_layout(wire)), by_score)
     state.plan_s = time.perf_counter() - start_s
     if req.return_logprob and 0 <= req.logprob_start_len < state.table.task_start:
         raise PromptError(
@@ -103,7 +105,7 @@ def _make_state(req: Request) -> RequestState | None:
     setattr(req, ATTRIBUTE, state)
     # The lists are as long as the prompt has segments and are not needed any more; SGLang
     # keeps a reference cycle through this dict for the life of the request.
-    req.sampling_params.custom_params = without_wire(req.sampling_params.custom_params or {})
+    req.sampling_params.custom_params = without_wire(params)
     return state
 
 
@@ -327,6 +329,7 @@ class DependencyRequests:
         self._begin(req, state)
         if is_insert:
             self._insert(req, state, num_rows)
+            state.tell_chosen(req)
         # Shifted copies, and rows that the tree did not take, are the request's own.
         is_own = np.ones(num_rows, bool)
         num_prompt = min(num_rows, state.num_tokens)

@@ -9,7 +9,8 @@ asked, and not on what the cache happened to hold (docs/passages.md).
 
     read    on arrival: the forest, and from it the selected tokens
     choose  one look into the scheduler's cache: fuse, or answer the flat prompt where that is less
-    settle  rows that are missing and will be of use
+    settle  rows that are missing and will be of use; for a selector that goes by scores all rows
+            with the question (`sglang_patches.requests.scoring`), and the selected tokens come back
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from depcache.prompt.forest import Forest, IntArray
 from depcache.prompt.recompute import Recompute
 from depcache.prompt.wire import WireIds, without_wire
 from depcache.prompt.wire_forms import Wire
-from depcache.select import select, selectable
+from depcache.select import ByScore, select, selectable
 from depcache.select.cost import ReuseForecast, choose
 from sglang_patches import compat
 from sglang_patches.http.ask import ask
+from sglang_patches.requests.scoring import CHOSEN, SCORING, to_param
 from sglang_patches.requests.shadow import shadow
 from sglang_patches.requests.state import ATTRIBUTE
 from sglang_patches.requests.tenants import seal
@@ -64,8 +66,10 @@ class Fused:
     num_selected  tokens that are computed again; 0 when it is answered as flat prompt
     is_flat      it is answered as the flat prompt, which is exact
     reason       why, where nobody asked for it
-    num_settled  tokens computed to settle rows, the system and one token of the task among them
+    num_settled  tokens computed to settle rows, the system and one token of the task among them,
+                 and to score them: the task once more
     behind       what its rows stand behind; None: all of them behind the system alone
+    by_score     what is chosen by scores that are not there yet; None where nothing is
     """
 
     recompute: Recompute
@@ -76,6 +80,7 @@ class Fused:
     reason: str | None = None
     num_settled: int = 0
     behind: Behind | None = None
+    by_score: ByScore | None = field(default=None, repr=False)
 
     def report(self, differs: list[str]) -> dict[str, Any]:
         """What a reply says of it, beside the counts of every report.
@@ -121,8 +126,8 @@ def read_fused(
         serve_flat(obj, fused)
         return
     fused.num_selected = len(selected)
-    given = Recompute(select="given", selected=tuple(selected.tolist()), behind=behind)
-    _set_params(obj, {**_ids_params(forest), "depcache_layout": "sequential", **given.to_params()})
+    fused.by_score = ByScore.of(forest, recompute)
+    _set_selected(obj, forest, selected.tolist(), behind)
 
 
 def serve_flat(obj: Any, fused: Fused, reason: str | None = None) -> None:
@@ -197,24 +202,36 @@ async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
         num_task=forest.task_len,
         share=fused.recompute.share,
         is_pinned=fused.recompute.is_pinned,
+        needs_scores=fused.by_score is not None,
     )
     if not choice.is_fused:
         serve_flat(obj, fused, CHEAPER)
-    elif choice.settled:
+    elif choice.settled or fused.by_score is not None:
         out = await compat.run_beside(manager, make_settling(obj, fused, choice.settled))
         report = out["meta_info"][ATTRIBUTE]
         fused.num_settled = report["missed"] + report["plain"]
+        if fused.by_score is not None:
+            _set_selected(obj, forest, report[CHOSEN])
 
 
 def make_settling(obj: Any, fused: Fused, rows: tuple[int, ...]) -> Any:
     """The request that settles trees `rows` of a fused one: they and the system, and one token.
 
-    Each stands behind what it was asked to, which is computed as well where it is missing.
+    Each stands behind what it was asked to, which is computed as well where it is missing. Where
+    scores are needed, all trees are in it, and the question in front of the one token.
     """
     tokens, forest = fused.tokens, fused.forest
-    context, lens, parents = cut_rows(tokens, forest, rows, fused.behind)
-    task = tokens[forest.task_start : forest.task_start + 1]
-    settled = np.concatenate((tokens[: forest.system_len], context, task))
+    is_scored = fused.by_score is not None
+    trees = tuple(range(len(forest.structure.tree_starts))) if is_scored else rows
+    context, lens, parents = cut_rows(tokens, forest, trees, fused.behind)
+    settled = np.concatenate(
+        (
+            tokens[: forest.system_len],
+            context,
+            tokens[forest.task_start :] if is_scored else tokens[:0],
+            tokens[forest.task_start : forest.task_start + 1],
+        )
+    )
     part = Forest.make(len(settled), forest.system_len, lens, parents)
     request = type(obj)(
         input_ids=settled.tolist(),
@@ -226,6 +243,8 @@ def make_settling(obj: Any, fused: Fused, rows: tuple[int, ...]) -> Any:
         if hasattr(obj, name):
             setattr(request, name, getattr(obj, name))
     setattr(request, SETTLES, True)
+    if fused.by_score is not None:
+        setattr(request, SCORING, to_param(fused.by_score))
     return request
 
 
@@ -306,6 +325,13 @@ def _ids_params(forest: Forest) -> dict[str, Any]:
         depcache_segment_lens=forest.lens.tolist(),
         depcache_segment_parents=forest.parents.tolist(),
     ).to_params()
+
+
+def _set_selected(
+    obj: Any, forest: Forest, selected: list[int], behind: Behind | None = None
+) -> None:
+    given = Recompute(select="given", selected=tuple(selected), behind=behind)
+    _set_params(obj, {**_ids_params(forest), "depcache_layout": "sequential", **given.to_params()})
 
 
 def _set_params(obj: Any, params: dict[str, Any]) -> None:

@@ -17,9 +17,10 @@ from depcache.plan import ContextInsertion, RequestPlan, SegmentTable, TailInser
 from depcache.prompt.behind import check_behind
 from depcache.prompt.forest import Forest
 from depcache.prompt.wire import WireIds, forest_from_wire
-from depcache.select import select
+from depcache.select import ByScore, select
 from flashinfer_masks.visibility import Structure
 from sglang_patches.contract import Request
+from sglang_patches.requests.scoring import CHOSEN, Scores, set_apart
 from sglang_patches.requests.tenants import Namespace
 
 ATTRIBUTE = "depcache"
@@ -96,6 +97,7 @@ class RequestState:
     is_running      the request was admitted and holds its handle's locks
     plan_s          seconds spent so far on preparing, matching and planning it
     trace           what is told of it to whoever watches; None while nobody does
+    scores          of the context, where it settles rows for a selector that goes by them
     """
 
     tokens: np.ndarray
@@ -119,18 +121,32 @@ class RequestState:
     is_reported: bool = False
     plan_s: float = 0.0
     trace: dict[str, Any] | None = None
+    scores: Scores | None = None
 
     @classmethod
-    def make(cls, tokens: np.ndarray, wire: WireIds, namespace: Namespace) -> RequestState:
-        """Prepare a request. Raises PromptError when structure and tokens do not fit."""
+    def make(
+        cls,
+        tokens: np.ndarray,
+        wire: WireIds,
+        namespace: Namespace,
+        by_score: ByScore | None = None,
+    ) -> RequestState:
+        """Prepare a request. Raises PromptError when structure and tokens do not fit.
+
+        by_score  what is to be chosen by scores of its context, which its task then gives
+        """
         forest, table = table_of(tokens, wire)
+        structure, scores = forest.structure, None
+        if by_score is not None:
+            structure, table, scores = set_apart(forest, table, by_score)
         return cls(
             tokens=tokens,
             layout=wire.layout,
             namespace=namespace,
             table=table,
-            structure=forest.structure,
+            structure=structure,
             decode_offset=int(table.positions[-1]) + 1 - forest.num_tokens,
+            scores=scores,
         )
 
     @property
@@ -150,6 +166,8 @@ class RequestState:
             computed = plan.order[plan.num_hits : plan.num_context]
             in_context = computed[computed >= self.structure.system_len]
             self.structure = self.structure.recompute(in_context)
+        if self.scores is not None:
+            self.scores = self.scores.restart()
         self.handle = Handle(list(plan.nodes))
         num_computed = self.num_tokens - plan.num_hits - plan.num_tail
         self.insertion = ContextInsertion(
@@ -183,6 +201,12 @@ class RequestState:
         index = self.plan.order[start : start + num_prompt]
         positions[:num_prompt] = self.table.positions[index]
         return positions
+
+    def tell_chosen(self, req: Request) -> None:
+        """Adds to the report of `req` what the scores of its context have chosen."""
+        if self.scores is not None and req.customized_info is not None:
+            [report] = req.customized_info[ATTRIBUTE]
+            report[CHOSEN] = self.scores.chosen()
 
     def report(self) -> dict[str, Any]:
         """The reply's `metadata.depcache`: how many tokens came from where."""

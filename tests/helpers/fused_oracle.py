@@ -75,20 +75,8 @@ class FusedOracle:
         chosen  indices of the context tokens that are computed again
         behind  per tree the tokens that it stands behind; None for none
         """
-        assert prompt.layout == "tree"
-        num_context = prompt.num_context
-        grown, own = grow(prompt, behind or [None] * len(prompt.trees))
-        homes = torch.tensor(grown.positions[: grown.num_context])
-        alone = DynamicCache()
-        mask = grown.mask()[: grown.num_context, : grown.num_context]
-        self._run(grown.tokens[: grown.num_context], homes, mask, alone)
-
-        kept = np.setdiff1d(np.arange(num_context), chosen)
-        old = np.array(own)[kept]
-        cache = DynamicCache()
-        for layer, entry in enumerate(alone.layers):
-            keys = turn(entry.keys[:, :, old], homes[old], torch.from_numpy(kept), self.inv_freq)
-            cache.update(keys, entry.values[:, :, old], layer)
+        kept = np.setdiff1d(np.arange(prompt.num_context), chosen)
+        cache = self._reused(prompt, kept, behind)
         tokens = np.array(prompt.tokens + answer[:-1])
         new = np.setdiff1d(np.arange(len(tokens)), kept)
         seen = np.concatenate((kept, new))
@@ -97,15 +85,94 @@ class FusedOracle:
         )
         return torch.log_softmax(logits[-len(answer) :].float(), dim=-1)
 
+    @torch.no_grad()
+    def scores(self, prompt: TreePrompt) -> np.ndarray:
+        """What the task gives each token of the context behind the system, float64.
+
+        In all layers but the last the task sees the system and itself. In the last layer it sees
+        the reused context and nothing else, so that HuggingFace's own softmax is over that.
+        """
+        start, stop = len(prompt.system), prompt.num_context
+        cache = self._reused(prompt, np.arange(stop))
+        num_task = len(prompt.task)
+        seen = np.concatenate(
+            (np.ones((num_task, stop), bool), np.tri(num_task, dtype=bool)), axis=1
+        )
+        seen[:, start:stop] = False
+        in_last = np.zeros_like(seen)
+        in_last[:, start:stop] = True
+        weights: list[torch.Tensor] = []
+
+        def look(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            return args, {**kwargs, "attention_mask": _additive(in_last)}
+
+        def keep(module: Any, args: Any, output: Any) -> None:
+            weights.append(output[1][0])
+
+        attention = self.model.model.layers[-1].self_attn
+        hooks = (
+            attention.register_forward_pre_hook(look, with_kwargs=True),
+            attention.register_forward_hook(keep),
+        )
+        try:
+            positions = torch.arange(stop, prompt.num_tokens)
+            self._run(prompt.task, positions, seen, cache)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        [of_heads] = weights
+        return of_heads.double().sum((0, 1))[start:stop].numpy()
+
+    def choose(
+        self, prompt: TreePrompt, share: float, part: float = 0.0
+    ) -> tuple[list[int], np.ndarray]:
+        """The indices of the highest scores, and the scores by index; the system has none.
+
+        share  of the context
+        part   of the share that the first tokens of the trees have, rounded down
+        """
+        start, stop = len(prompt.system), prompt.num_context
+        mask = prompt.mask()
+        free = [index for index in range(start, stop) if not mask[index, : index + 1].all()]
+        num = min(max(1, round(share * (stop - start))), len(free))
+        roots = np.flatnonzero(np.array(prompt.segment_parents) < 0)
+        firsts = start + (np.cumsum(prompt.segment_lens) - prompt.segment_lens)[roots]
+        within = {index: index - max(firsts[firsts <= index]) for index in free}
+        taken = sorted(free, key=lambda index: (within[index], index))[: int(part * num)]
+        scores = np.concatenate((np.zeros(start), self.scores(prompt)))
+        others = sorted(set(free) - set(taken), key=lambda index: (-scores[index], index))
+        return sorted(taken + others[: num - len(taken)]), scores
+
+    def _reused(
+        self, prompt: TreePrompt, kept: np.ndarray, behind: list[list[int] | None] | None = None
+    ) -> DynamicCache:
+        """KV of the context in layout `tree`, at `kept` (K,), turned to where these stand."""
+        assert prompt.layout == "tree"
+        grown, own = grow(prompt, behind or [None] * len(prompt.trees))
+        homes = torch.tensor(grown.positions[: grown.num_context])
+        alone: Any = DynamicCache()
+        mask = grown.mask()[: grown.num_context, : grown.num_context]
+        self._run(grown.tokens[: grown.num_context], homes, mask, alone)
+        old = np.array(own)[kept]
+        cache = DynamicCache()
+        for layer, entry in enumerate(alone.layers):
+            keys = turn(entry.keys[:, :, old], homes[old], torch.from_numpy(kept), self.inv_freq)
+            cache.update(keys, entry.values[:, :, old], layer)
+        return cache
+
     def _run(
         self, tokens: list[int], positions: torch.Tensor, mask: np.ndarray, cache: DynamicCache
     ) -> torch.Tensor:
-        hidden = torch.from_numpy(~mask)
-        additive = torch.zeros(mask.shape).masked_fill(hidden, torch.finfo(torch.float32).min)
         return self.model(
             input_ids=torch.tensor([tokens]),
             position_ids=positions[None],
-            attention_mask=additive[None, None],
+            attention_mask=_additive(mask),
             past_key_values=cache,
             use_cache=True,
         ).logits[0]
+
+
+def _additive(mask: np.ndarray) -> torch.Tensor:
+    hidden = torch.from_numpy(~mask)
+    additive = torch.zeros(mask.shape).masked_fill(hidden, torch.finfo(torch.float32).min)
+    return additive[None, None]

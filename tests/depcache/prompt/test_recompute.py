@@ -213,3 +213,10 @@ def test_what_chunks_stand_behind_travels_as_ids_beside_ids() -> None:
     assert again.recompute == prompt.recompute == Recompute(0.2, behind=(expected, None))
     alone = DepPrompt.from_chunks(["b b", "c"], tokenizer=tokenizer, task="?", recompute=0.2)
     assert alone.to_wire()[0] == input_ids
+
+
+@pytest.mark.parametrize("select", ["query", "mixed"])
+def test_rows_behind_others_are_not_scored_by_the_question(select: Any) -> None:
+    with pytest.raises(PromptError, match="depcache_behind has rows"):
+        Recompute(select=select, behind=(None, (3, 4)))
+    assert Recompute(select=select, behind=(None, None)).select == select

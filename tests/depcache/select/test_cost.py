@@ -65,6 +65,21 @@ def test_a_pinned_request_settles_whatever_is_missing() -> None:
     assert choice([0, 100, 0, 7], num_prefix=420, is_pinned=True) == Choice(True, (1, 3))
 
 
+def test_a_selector_with_scores_computes_the_task_once_more_and_one_token() -> None:
+    # 60 selected and 30 of the task, and 31 with scores; the flat prompt computes 450 - num_prefix.
+    for num_prefix, is_fused in ((328, True), (329, False)):
+        assert choice([0] * 4, num_prefix=num_prefix, needs_scores=True).is_fused == is_fused
+    for num_prefix, is_fused in ((359, True), (360, False)):
+        assert choice([0] * 4, num_prefix=num_prefix).is_fused == is_fused
+
+
+def test_a_selector_with_scores_settles_all_rows_or_none() -> None:
+    met = [True, True, True, False]
+    assert choice([0, 100, 0, 100], met, needs_scores=True) == Choice(True, (1, 3))
+    assert choice([0, 100, 0, 100], met, needs_scores=True, num_prefix=130) == Choice(False, ())
+    assert choice([100] * 4, needs_scores=True, is_pinned=True).settled == (0, 1, 2, 3)
+
+
 @pytest.mark.parametrize("num_prefix", range(20, 421, 20))
 def test_it_computes_no_more_than_a_prefix_cache_when_nothing_is_invested(num_prefix: int) -> None:
     for missing in ([0] * 4, [0, 50, 50, 0], [100] * 4):

@@ -10,6 +10,7 @@ import pytest
 
 import depcache
 from depcache.client.reply import ReuseReport
+from depcache.prompt.recompute import Select
 from depcache.prompt.render import render_chunks
 
 pytestmark = pytest.mark.sglang
@@ -103,12 +104,36 @@ def test_several_answers_to_one_prompt(served) -> None:
     assert len(reply["choices"]) == 2
 
 
+@pytest.mark.parametrize("name", ["query", "mixed"])
+def test_a_client_asks_for_what_the_question_leans_on(served, name: Select) -> None:
+    recompute = depcache.Recompute(0.2, name, is_pinned=True)
+    chunks = passages()
+    with depcache.Client(str(served.client.base_url), http_client=served.client) as client:
+        told = [
+            client.ask_chunks(chunks, "Which ship?", recompute=recompute, max_tokens=4).depcache
+            for _ in range(2)
+        ]
+    cold, warm = told
+    assert isinstance(cold, ReuseReport) and isinstance(warm, ReuseReport)
+    assert (warm.see, warm.select, warm.differs) == ("fused", name, ("visibility",))
+    assert warm.recomputed == cold.recomputed > 0 and warm.missed == cold.missed == 0
+    assert warm.settled == warm.plain + 1  # the question once more, and one token
+    assert cold.settled > warm.settled
+    explained = served.post("/depcache/explain", body_of(chunks, recompute)).json()
+    assert explained["selected"] == warm.recomputed
+
+
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
         ({"depcache_recompute": 2}, "less than or equal to 1"),
         ({"depcache_select": "given", "depcache_selected": [9]}, "nobody has counted"),
         ({"depcache_select": "best"}, "depcache_select is 'best'"),
+        ({"depcache_select": "query", "depcache_selected": [9]}, "does not go with"),
+        (
+            {"depcache_scoring": {"num": 1, "taken": []}},
+            "'depcache_scoring' is no key of version 2",
+        ),
         ({"depcache_layout": "tree"}, "send 'sequential'"),
         ({"depcache_selected": [[]]}, "depcache_selected"),
         ({"depcache_pin": 1}, "depcache_pin is 1"),

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a question gives the keys of its context, captured at the last layer of a forward pass.
+
+The rows of the question have seen the system alone. Their queries meet the last layer's keys of
+the context here, in a product beside the attention (FusionRAG, section 3.2). Keys are gathered by
+slot and turned from where they were computed to where they stand in the flat prompt.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from depcache.position.shift import shift_keys
+from sglang_patches.attention.copies import find_rope
+from sglang_patches.forward import DependencyBatch
+from sglang_patches.requests.scoring import Scores
+
+MAX_WEIGHTS = 2**24
+"""Most attention weights at once: longer questions are taken in parts. 64 MiB in float32."""
+
+
+class ScoreKeeper:
+    """Adds to the scores of a batch's requests, where there are any.
+
+    runner  SGLang's ModelRunner
+    """
+
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
+        self._rope: Any = None
+        self._work: list[tuple[Scores, slice, Tensor, Tensor]] = []
+        self._last_layer = -1
+
+    def start(self, dependencies: DependencyBatch | None, forward_batch: Any) -> None:
+        """Looks up the slots of a forward pass, before its first layer."""
+        self._work = []
+        if dependencies is None or not dependencies.scored:
+            return
+        pool = self._runner.token_to_kv_pool
+        self._last_layer = (getattr(pool, "start_layer", 0) or 0) + pool.layer_num - 1
+        rows: Tensor = self._runner.req_to_token_pool.req_to_token
+        for each in dependencies.scored:
+            # One transfer: on a GPU the host waits for each.
+            numbers = np.stack((each.key_rows, each.scores.homes, each.scores.placed))
+            numbers = torch.from_numpy(numbers).to(rows.device)
+            slots = rows[forward_batch.req_pool_indices[each.request]][numbers[0]]
+            self._work.append((each.scores, each.queries, slots.to(torch.int64), numbers[1:]))
+
+    def run(self, layer: Any, query: Tensor) -> None:
+        """Adds the scores, once the layer's new keys are in the pool; nothing above the last layer.
+
+        layer  SGLang's RadixAttention
+        query  (num_new, num_heads * head_dim) of the batch, turned
+        """
+        if not self._work or layer.layer_id != self._last_layer:
+            return
+        if self._rope is None:
+            self._rope = find_rope(self._runner)
+        rope = self._rope
+        pool: Tensor = self._runner.token_to_kv_pool.get_key_buffer(layer.layer_id)
+        query = query.reshape(len(query), layer.tp_q_head_num, -1)
+        for scores, queries, slots, (homes, placed) in self._work:
+            keys = shift_keys(
+                pool[slots].float(),
+                homes,
+                placed,
+                rope.cos_sin_cache,
+                rotary_dim=rope.rotary_dim,
+                is_neox=rope.is_neox_style,
+            )
+            sums = sum_weights(query[queries], keys, layer.scaling, layer.logit_cap)
+            ranks = self._runner.tp_group
+            if ranks.world_size > 1:  # each has some of the heads; never run with more than one
+                sums = ranks.all_reduce(sums)
+            scores.add(sums, queries.stop - queries.start)
+
+
+def sum_weights(query: Tensor, keys: Tensor, scale: float, logit_cap: float = 0.0) -> Tensor:
+    """Sums the attention weights that each key gets, over rows and heads.
+
+    query      (num_rows, num_heads, head_dim)
+    keys       (num_keys, num_kv_heads, head_dim); all rows see all keys, and nothing else
+    scale      of the products
+    logit_cap  the model's soft cap on them, 0 for none
+
+    Returns (num_keys,) float64, which add up to num_rows * num_heads. Computed in float32, because
+    the order of bfloat16 weights would be that of their rounding.
+    """
+    num_rows, num_heads, head_dim = query.shape
+    num_keys, num_kv_heads, _ = keys.shape
+    # Head h reads the keys of head h // group.
+    queries = query.float().view(num_rows, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    queries = queries.transpose(0, 1).reshape(num_kv_heads, -1, head_dim)
+    columns = keys.float().permute(1, 2, 0)
+    sums = torch.zeros(num_keys, dtype=torch.float64, device=query.device)
+    for part in queries.split(max(1, MAX_WEIGHTS // (num_kv_heads * max(num_keys, 1))), dim=1):
+        products = part @ columns * scale
+        if logit_cap:
+            products = logit_cap * torch.tanh(products / logit_cap)
+        sums += products.softmax(-1).sum((0, 1), dtype=torch.float64)
+    return sums

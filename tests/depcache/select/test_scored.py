@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Budgets that are spent by scores: how many tokens, from which, and none of them twice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from depcache.prompt.forest import Forest
+from depcache.prompt.recompute import Recompute, Select
+from depcache.select import ByScore, num_selected, select, selectable
+
+# system 0-1 | row 2-4 | row 5-8 | row 9-10 | task 11
+ROWS = Forest.make(12, 2, [3, 4, 2], [-1, -1, -1])
+SCORES = np.array([9.0, 8.0, 7.0, 0.1, 0.2, 0.3, 0.4, 0.2, 0.1])  # of tokens 2-10
+
+
+def choose(share: float, name: Select) -> list[int]:
+    by_score = ByScore.of(ROWS, Recompute(share, name))
+    assert by_score is not None
+    return by_score.choose(ROWS, SCORES).tolist()
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0.1, [8]), (0.25, [7, 8]), (0.45, [6, 7, 8, 9]), (1, range(5, 11))]
+)
+def test_the_highest_of_all_rows_but_the_first_are_chosen(
+    share: float, expected: list[int]
+) -> None:
+    assert choose(share, "query") == list(expected)
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0.1, [8]), (0.25, [5, 8]), (0.35, [5, 7, 8]), (0.55, [5, 6, 7, 8, 9])]
+)
+def test_half_are_first_tokens_and_the_rest_the_highest_of_the_others(
+    share: float, expected: list[int]
+) -> None:
+    assert choose(share, "mixed") == expected
+
+
+def test_no_token_is_chosen_twice() -> None:
+    by_score = ByScore.of(ROWS, Recompute(0.45, "mixed"))
+    assert by_score is not None and by_score.taken.tolist() == [5, 9]
+    highest_are_taken = np.array([0, 0, 0, 9.0, 0, 0, 1.0, 9.0, 0.5])
+    assert by_score.choose(ROWS, highest_are_taken).tolist() == [5, 8, 9, 10]
+
+
+@pytest.mark.parametrize("name", ["first", "random"])
+def test_other_selectors_need_no_scores(name: Select) -> None:
+    assert ByScore.of(ROWS, Recompute(0.5, name)) is None
+    assert ByScore.of(ROWS, Recompute(select="given", selected=(5,))) is None
+
+
+@pytest.mark.parametrize("name", ["query", "mixed"])
+def test_nothing_is_scored_where_nothing_is_chosen(name: Select) -> None:
+    assert ByScore.of(ROWS, Recompute(0, name)) is None
+    chain = Forest.make(12, 2, [3, 4, 2], [-1, 0, 1])
+    assert ByScore.of(chain, Recompute(0.5, name)) is None
+    assert not len(select(chain, Recompute(0.5, name)))
+
+
+@pytest.mark.parametrize("name", ["query", "mixed"])
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 0.9])
+def test_as_many_tokens_stand_in_until_there_are_scores(name: Select, share: float) -> None:
+    stand_in = select(ROWS, Recompute(share, name))
+    assert len(stand_in) == len(choose(share, name))
+    assert len(stand_in) == min(num_selected(share, 9), len(selectable(ROWS)))

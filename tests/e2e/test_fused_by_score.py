@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Selectors that go by scores choose what HuggingFace's dense softmax chooses, each time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sglang_patches import compat
+from tests.e2e.served import EngineCase, Served
+from tests.e2e.test_fused import ENGINES, ask, error_of, forest_prompt, is_wrong
+from tests.helpers.fused_oracle import FusedOracle, fuse
+from tests.helpers.oracle import Oracle
+from tests.helpers.prompts import TreePrompt, plain, random_forest, random_tokens
+from tests.helpers.tolerance import ORACLE_LOGPROB
+
+PARTS = {"query": 0.0, "mixed": 0.5}
+TIE = 1e-5
+"""Two scores that are closer than this may change places."""
+
+pytestmark = pytest.mark.sglang
+
+
+@pytest.fixture(scope="module", params=[pytest.param(case, id=case.name) for case in ENGINES])
+def case(request: pytest.FixtureRequest) -> EngineCase:
+    return request.param
+
+
+@pytest.fixture
+def oracle(case: EngineCase, oracle_of: Callable[[str], Oracle]) -> FusedOracle:
+    return FusedOracle(oracle_of(case.model))
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    return random.Random(17)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The reports of the requests that settle, in their order: what no client sees."""
+    reports: list[dict[str, Any]] = []
+    run_beside = compat.run_beside
+
+    async def listen(manager: Any, obj: Any) -> dict[str, Any]:
+        out = await run_beside(manager, obj)
+        reports.append(out["meta_info"]["depcache"])
+        return out
+
+    monkeypatch.setattr(compat, "run_beside", listen)
+    return reports
+
+
+def long_prompt(rng: random.Random, num_trees: int = 4, num_task: int = 11) -> TreePrompt:
+    return TreePrompt(
+        random_tokens(rng, rng.choice([0, 5])),
+        random_forest(rng, num_trees, levels=3),
+        random_tokens(rng, num_task),
+    )
+
+
+def test_the_tokens_and_the_answer_are_those_of_the_oracle(
+    served: Served, oracle: FusedOracle, rng: random.Random, told: list[dict[str, Any]]
+) -> None:
+    num_scored = num_ties = 0
+    for number in range(24):
+        prompt = long_prompt(rng, 2 + number % 4, rng.choice([1, 2, 7, 19]))
+        name, share = rng.choice(sorted(PARTS)), rng.choice([0.1, 0.25, 0.5])
+        expected, scores = oracle.choose(prompt, share, PARTS[name])
+        told.clear()
+        result, report = ask(served, fuse(prompt, select=name, recompute=share))
+        if report["see"] == "flat":  # all that could be selected would be
+            assert not told
+            continue
+        chosen = told[0]["chosen"]
+        num_scored += 1
+        if chosen != expected:
+            num_ties += 1
+            differing = scores[sorted(set(chosen) ^ set(expected))]
+            assert len(chosen) == len(expected) and differing.max() - differing.min() < TIE
+        assert error_of(oracle, prompt, chosen, result) < ORACLE_LOGPROB
+        assert report["select"] == name and report["recomputed"] == len(expected)
+        assert report["missed"] == 0
+    assert num_scored >= 20 and num_ties <= 1
+
+
+def test_the_same_tokens_are_chosen_cold_warm_and_after_eviction(
+    served: Served, oracle: FusedOracle, rng: random.Random, told: list[dict[str, Any]]
+) -> None:
+    prompt = long_prompt(rng)
+    other = TreePrompt(prompt.system, prompt.trees[1:3], random_tokens(rng, 3))
+    flat = plain(prompt.tokens)
+    logprobs = []
+    befores: list[list[TreePrompt]] = [[], [other], [flat], [prompt], [other, flat, prompt]]
+    for before in befores:
+        served.engine.flush()
+        for each in before:
+            served.engine.ask(each)
+        for _ in range(2):
+            result, _ = ask(served, fuse(prompt, select="mixed", recompute=0.4))
+            logprobs.append([value for value, *_ in result["meta_info"]["output_token_logprobs"]])
+    assert len(told) == 2 * len(befores)
+    assert all(report["chosen"] == told[0]["chosen"] for report in told)
+    for each in logprobs:
+        assert max(abs(a - b) for a, b in zip(each, logprobs[0], strict=True)) < 1e-5
+    assert is_wrong(oracle, prompt, told[0]["chosen"][:-3], result)
+
+
+def test_the_first_pass_computes_the_question_and_caches_none_of_it(
+    served: Served, rng: random.Random, told: list[dict[str, Any]]
+) -> None:
+    prompt = TreePrompt(random_tokens(rng, 5), random_forest(rng, 4), random_tokens(rng, 24))
+    served.ask(TreePrompt(prompt.system, prompt.trees, random_tokens(rng, 2)))
+    cached = served.engine.check_conservation()["cached_tokens"]
+    for _ in range(2):
+        _, report = ask(served, fuse(prompt, select="query", recompute=0.3))
+        assert report["settled"] == len(prompt.task) + 1
+        assert told[-1]["shared"] == prompt.num_context
+    assert served.engine.check_conservation()["cached_tokens"] == cached
+
+
+def test_what_it_settles_is_what_tree_requests_compute(
+    served: Served, rng: random.Random, told: list[dict[str, Any]]
+) -> None:
+    prompt = long_prompt(rng)
+    _, report = ask(served, fuse(prompt, select="query", recompute=0.3))
+    assert report["settled"] == prompt.num_context + len(prompt.task) + 1
+    result = served.ask(prompt)  # judged by the oracle: reads every node
+    assert result["meta_info"]["depcache"]["missed"] == 0
+
+
+def test_rows_that_begin_like_the_question_change_nothing(
+    served: Served, oracle: FusedOracle, rng: random.Random, told: list[dict[str, Any]]
+) -> None:
+    prompt = long_prompt(rng)
+    served.engine.ask(TreePrompt(prompt.system, [(prompt.task, [])], random_tokens(rng, 2)))
+    ask(served, fuse(prompt, select="query", recompute=0.3))
+    assert told[-1]["chosen"] == oracle.choose(prompt, 0.3)[0]
+
+
+def test_requests_that_settle_together_keep_their_scores_apart(
+    served: Served, oracle: FusedOracle, rng: random.Random, told: list[dict[str, Any]]
+) -> None:
+    prompts = [long_prompt(rng, num_task=num) for num in (3, 14, 8)]
+    shared = TreePrompt(prompts[0].system, prompts[0].trees[::-1], random_tokens(rng, 9))
+    prompts.append(shared)
+
+    async def ask_all() -> list[dict[str, Any]]:
+        fused = [fuse(each, select="query", recompute=0.3) for each in prompts]
+        asked = (*fused, *prompts[:2])
+        return await asyncio.gather(*(served.engine.answer(each, 6) for each in asked))
+
+    results = served.engine.run(ask_all())
+    expected = [oracle.choose(each, 0.3)[0] for each in prompts]
+    assert sorted(report["chosen"] for report in told) == sorted(expected)
+    for prompt, chosen, result in zip(prompts, expected, results, strict=False):
+        assert error_of(oracle, prompt, chosen, result) < ORACLE_LOGPROB
+
+
+def test_nothing_is_scored_where_nothing_is_selected(
+    served: Served, rng: random.Random, told: list[dict[str, Any]]
+) -> None:
+    prompt = forest_prompt(rng)
+    for settled in (True, False):
+        _, report = ask(served, fuse(prompt, select="query", recompute=0))
+        assert (report["settled"] > 0) == settled and report["recomputed"] == 0
+    _, report = ask(served, fuse(prompt, select="mixed", recompute=1))
+    assert report["see"] == "flat"
+    assert not any("chosen" in report for report in told)
+
+
+def test_a_cached_prefix_is_cheaper_than_scores(
+    served: Served, rng: random.Random, told: list[dict[str, Any]]
+) -> None:
+    prompt = forest_prompt(rng, num_trees=6)
+    flat = plain(prompt.tokens)
+    served.engine.ask(flat)
+    result, report = ask(served, fuse(prompt, select="query", pin=False))
+    assert report["see"] == "flat" and "no more tokens" in report["fallback_reason"]
+    served.judge(flat, result)
+    assert not told
