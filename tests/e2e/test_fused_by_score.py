@@ -183,3 +183,15 @@ def test_a_cached_prefix_is_cheaper_than_scores(
     assert report["see"] == "flat" and "no more tokens" in report["fallback_reason"]
     served.judge(flat, result)
     assert not told
+
+
+def test_without_a_pin_rows_that_come_again_are_scored(
+    served: Served, oracle: FusedOracle, rng: random.Random, told: list[dict[str, Any]]
+) -> None:
+    prompt = TreePrompt(random_tokens(rng, 5), random_forest(rng, 6), random_tokens(rng, 3))
+    served.engine.ask(prompt)
+    result, report = ask(served, fuse(prompt, select="query", pin=False))
+    assert report["see"] == "fused" and report["settled"] == len(prompt.task) + 1
+    chosen, _ = oracle.choose(prompt, 0.15)
+    assert told[-1]["chosen"] == chosen
+    assert error_of(oracle, prompt, chosen, result) < ORACLE_LOGPROB
