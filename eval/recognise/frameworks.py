@@ -68,15 +68,27 @@ def measure_folder(folder: Path) -> list[dict[str, Any]]:
     return [_measure_file(file) for file in files]
 
 
-def _measure_file(file: Path) -> dict[str, Any]:
+def read_requests(file: Path) -> list[list[dict[str, Any]]]:
+    """The messages of each request of a file, at least two. Raises ConfigError."""
+    return _read_file(file)[1]
+
+
+def _read_file(file: Path) -> tuple[dict[str, Any], list[list[dict[str, Any]]]]:
     with reading(file, ConfigError):
         text = file.read_text(encoding="utf-8")
     try:
         data = json.loads(text)
-        requests = data["requests"]
-        first, second = (_read(request["body"]["messages"]) for request in requests[:2])
+        requests = [request["body"]["messages"] for request in data["requests"]]
+        if len(requests) < 2:
+            raise ValueError(f"it has {len(requests)} requests")
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{str(file)!r} is no recorded prompt ({error!r})") from error
+    return data, requests
+
+
+def _measure_file(file: Path) -> dict[str, Any]:
+    data, requests = _read_file(file)
+    first, second = (_read(messages) for messages in requests[:2])
     expected, recognised = _count_rows(file.stem, second)
     num_tokens = len(_tokens(second.flat))
     prefix = _prefix(first.flat, second.flat)
