@@ -246,7 +246,7 @@ def _outline_fields(body: Any, params: Place) -> list[str]:
 @cache
 def wire_fields() -> tuple[str, ...]:
     """Every key of the dependency data, of both forms, as the JSON Schema has them."""
-    forms = make_schema()["$defs"].values()
+    forms = [form for form in make_schema()["$defs"].values() if "properties" in form]
     return tuple(dict.fromkeys(key for form in forms for key in form["properties"]))
 
 

@@ -100,7 +100,8 @@ async def unwrap_report(
     is known when it ends.
     """
     report = None
-    state = manager.rid_to_state.get(obj.rid)  # gone when the last step arrives
+    # Gone when the last step arrives.
+    state = manager.rid_to_state.get(obj.rid) if hasattr(obj, FUSED) else None
     async for out in original(manager, obj, *args, **kwargs):
         meta_info = out["meta_info"]
         if ATTRIBUTE in meta_info:
@@ -122,7 +123,7 @@ async def unwrap_report(
             # A new dict: SGLang keeps a reference to the old one between stream steps.
             out["meta_info"] = {**meta_info, ATTRIBUTE: report}
         ends = meta_info.get("finish_reason")
-        if hasattr(obj, FUSED) and state is not None and ends and ends.get("type") != "abort":
+        if state is not None and ends and ends.get("type") != "abort":
             judge(manager, obj, list(state.output_ids))  # who asks may not come back for more
         yield out
 

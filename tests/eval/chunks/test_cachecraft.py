@@ -7,7 +7,7 @@ from math import exp
 
 import pytest
 
-from depcache.select.cachecraft import (
+from eval.chunks.cachecraft import (
     adjusted_overlap,
     contextuality,
     fix_overhead,
