@@ -10,7 +10,6 @@ the record instead, as long as the files stay as they were.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from eval.output import about, write_report
 from sglang_patches.tiers.disk import file_hashes
 from sglang_patches.tiers.disk.file_hashes import FileHashes
 
@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where the files are made; default: temporary")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    started = time.perf_counter()
     file_hashes.RACY_NS = 0  # the files are new, and this is what they cost when they are not
     rows = []
     for num_files in sorted({1, arguments.files}):
@@ -75,7 +76,9 @@ def main() -> None:
                 rows.append(row)
                 print("  ".join(f"{key}={value}" for key, value in rows[-1].items()))
     if arguments.json:
-        arguments.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+        arguments.command = f"python -m eval.micro.weight_hash --gb {arguments.gb:g}"
+        said = about(arguments, time.perf_counter() - started)
+        write_report(said | {"better": "lower", "rows": rows}, arguments.json)
 
 
 if __name__ == "__main__":
