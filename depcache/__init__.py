@@ -11,8 +11,9 @@ Works with no GPU, no SGLang and no torch; names are imported when they are firs
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from depcache.lazy import attach
 
 if TYPE_CHECKING:
     from depcache.client.client import Client
@@ -72,39 +73,29 @@ __all__ = [
     "report",
 ]
 
-_HOMES = {
-    "depcache.client.client": ["Client"],
-    "depcache.client.context": ["graph_context"],
-    "depcache.client.frameworks": ["clients", "install", "report"],
-    "depcache.client.neo4j_rows": ["neo4j_rows"],
-    "depcache.client.transport": [
-        "AsyncDepCacheTransport",
-        "DepCacheTransport",
-        "async_httpx2_client",
-        "async_httpx_client",
-        "httpx2_client",
-        "httpx_client",
-    ],
-    "depcache.errors": ["ConfigError", "DepCacheError", "PromptError", "ServerError"],
-    "depcache.prompt.dep_prompt": ["DepPrompt"],
-    "depcache.prompt.nodes": ["LinearNode", "TreeNode"],
-    "depcache.prompt.recompute": ["Recompute"],
-    "depcache.prompt.render": ["RenderedPrompt", "render", "render_chunks"],
-    "depcache.prompt.template": ["Template", "register_template"],
-    "depcache.recognition.recognise": ["Recognised", "recognise"],
-    "depcache.recognition.recogniser": ["Recogniser"],
-    "depcache.recognition.table": ["recognisers", "register_recogniser"],
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'depcache' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(home), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "client.client": ["Client"],
+        "client.context": ["graph_context"],
+        "client.frameworks": ["clients", "install", "report"],
+        "client.neo4j_rows": ["neo4j_rows"],
+        "client.transport": [
+            "AsyncDepCacheTransport",
+            "DepCacheTransport",
+            "async_httpx2_client",
+            "async_httpx_client",
+            "httpx2_client",
+            "httpx_client",
+        ],
+        "errors": ["ConfigError", "DepCacheError", "PromptError", "ServerError"],
+        "prompt.dep_prompt": ["DepPrompt"],
+        "prompt.nodes": ["LinearNode", "TreeNode"],
+        "prompt.recompute": ["Recompute"],
+        "prompt.render": ["RenderedPrompt", "render", "render_chunks"],
+        "prompt.template": ["Template", "register_template"],
+        "recognition.recognise": ["Recognised", "recognise"],
+        "recognition.recogniser": ["Recogniser"],
+        "recognition.table": ["recognisers", "register_recogniser"],
+    },
+)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MAX_WHEEL_BYTES = 600_000  # what a client downloads of ours
+MAX_WHEEL_BYTES = 600 << 10  # what a client downloads of ours
 
 FACTS = "Ada Lovelace\tborn in\tLondon\nLondon\ton\tThames\nGrace Hopper\tborn in\tNew York City\n"
 QUESTIONS = '{"question": "Where was Ada Lovelace born?", "answer": "London"}\n'

@@ -6,8 +6,9 @@ Names are imported when they are first used: who only asks needs nothing of the 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from depcache.lazy import attach
 
 if TYPE_CHECKING:
     from depcache.client.client import Client
@@ -43,31 +44,21 @@ __all__ = [
     "report",
 ]
 
-_HOMES = {
-    "client": ["Client"],
-    "context": ["GraphContext", "graph_context"],
-    "frameworks": ["clients", "install", "report"],
-    "reply": ["Reply", "ReuseReport", "Usage"],
-    "stream": ["ReplyStream"],
-    "transport": [
-        "AsyncDepCacheTransport",
-        "DepCacheTransport",
-        "async_httpx2_client",
-        "async_httpx_client",
-        "httpx2_client",
-        "httpx_client",
-    ],
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'depcache.client' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"depcache.client.{home}"), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "client": ["Client"],
+        "context": ["GraphContext", "graph_context"],
+        "frameworks": ["clients", "install", "report"],
+        "reply": ["Reply", "ReuseReport", "Usage"],
+        "stream": ["ReplyStream"],
+        "transport": [
+            "AsyncDepCacheTransport",
+            "DepCacheTransport",
+            "async_httpx2_client",
+            "async_httpx_client",
+            "httpx2_client",
+            "httpx_client",
+        ],
+    },
+)

@@ -38,7 +38,7 @@ MAX_PATHS_BYTES = 4 * 2**20
 
 # One wrong value is enough to refuse a list: a million errors would cost a million objects.
 _Ints = Annotated[list[int], FailFast()]
-type _Ids = Annotated[list[int], FailFast()]
+type TokenIds = Annotated[list[int], FailFast()]
 """The same for a part of a union, which pydantic does not take inline."""
 
 _PATHS = TypeAdapter(Annotated[list[Annotated[list[str], FailFast()]], FailFast()])
@@ -99,7 +99,7 @@ class FusableWire(Wire):
         description="Fuse and nothing else: no flat prompt where that is cheaper, and no row "
         "unsettled. Then an answer depends on nothing that came before.",
     )
-    depcache_behind: Annotated[list[_Ids | str | None], FailFast()] = Field(
+    depcache_behind: Annotated[list[TokenIds | str | None], FailFast()] = Field(
         default_factory=list,
         description="Per root what its KV was computed behind, beside the system, such as the "
         "chunk before it in its document; null for nothing. Token ids beside input_ids, the "

@@ -6,8 +6,9 @@ Names are imported when they are first used. Readers and finders need the extra 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from depcache.lazy import attach
 
 if TYPE_CHECKING:
     from depcache.tables.catalog import Catalog, Difference
@@ -33,24 +34,14 @@ __all__ = [
     "render_tables",
 ]
 
-_HOMES = {
-    "catalog": ["Catalog", "Difference"],
-    "find": ["CatalogFinder", "DdlFinder", "Found", "Hit"],
-    "forms": ["FORMS", "Form"],
-    "render": ["RenderedTables", "render_tables"],
-    "sources": ["Loaded", "load"],
-    "table": ["Table"],
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'depcache.tables' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"depcache.tables.{home}"), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "catalog": ["Catalog", "Difference"],
+        "find": ["CatalogFinder", "DdlFinder", "Found", "Hit"],
+        "forms": ["FORMS", "Form"],
+        "render": ["RenderedTables", "render_tables"],
+        "sources": ["Loaded", "load"],
+        "table": ["Table"],
+    },
+)

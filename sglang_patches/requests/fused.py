@@ -34,6 +34,7 @@ from depcache.select import ByScore, select, selectable
 from depcache.select.cost import ReuseForecast, choose
 from sglang_patches import compat
 from sglang_patches.http.ask import ask
+from sglang_patches.requests.beside import make_beside
 from sglang_patches.requests.scoring import CHOSEN, SCORING, to_param
 from sglang_patches.requests.shadow import shadow
 from sglang_patches.requests.state import ATTRIBUTE
@@ -165,6 +166,9 @@ async def settle(manager: Any, obj: Any) -> None:
     """
     fused: Fused | None = getattr(obj, FUSED, None)
     if fused is None or fused.is_flat:
+        # Here and not where it was read: `/depcache/explain` reads too, and changes nothing.
+        if fused is not None and fused.reason == GUARDED:
+            shadow().pass_over()
         return
     try:
         async with asyncio.timeout(None if fused.recompute.is_pinned else _timeout_s):
@@ -233,15 +237,8 @@ def make_settling(obj: Any, fused: Fused, rows: tuple[int, ...]) -> Any:
         )
     )
     part = Forest.make(len(settled), forest.system_len, lens, parents)
-    request = type(obj)(
-        input_ids=settled.tolist(),
-        sampling_params={"max_new_tokens": 1, "custom_params": _ids_params(part)},
-        rid=f"{obj.rid}/settle",
-        stream=False,
-    )
-    for name in ("extra_key", "lora_path", "lora_id", "priority", "routed_dp_rank"):
-        if hasattr(obj, name):
-            setattr(request, name, getattr(obj, name))
+    params = {"max_new_tokens": 1, "custom_params": _ids_params(part)}
+    request = make_beside(obj, "settle", settled.tolist(), params)
     setattr(request, SETTLES, True)
     if fused.by_score is not None:
         setattr(request, SCORING, to_param(fused.by_score))

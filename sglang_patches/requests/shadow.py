@@ -16,6 +16,7 @@ from typing import Any
 from depcache.config import Config
 from depcache.prompt.recompute import Recompute
 from depcache.select.guard import QualityGuard
+from sglang_patches.requests.beside import make_beside
 from sglang_patches.requests.tenants import TenantKey
 
 logger = logging.getLogger("depcache")
@@ -50,10 +51,13 @@ class Shadow:
             return recompute
         share = self.guard.share(recompute.share)
         if share is None:
-            if self.guard.pass_over():
-                self._say()
             return None
         return recompute if share == recompute.share else replace(recompute, share=share)
+
+    def pass_over(self) -> None:
+        """Note a request that is answered as the flat prompt because of `allow`."""
+        if self.guard.pass_over():
+            self._say()
 
     def note(self, manager: Any, obj: Any, prompt: list[int], answer: list[int]) -> None:
         """Judge this answer later, if it is its turn.
@@ -65,9 +69,11 @@ class Shadow:
         if not is_greedy or not answer or obj.sampling_params.get("n", 1) != 1:
             return
         self._due += self._share
-        if self._due < 1 or len(self.tasks) >= MAX_WAITING:
+        if self._due < 1:
             return
         self._due -= 1
+        if len(self.tasks) >= MAX_WAITING:
+            return
         task = asyncio.create_task(self._judge(manager, _make_request(obj, prompt, answer)))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -107,18 +113,16 @@ def read_agreement(meta_info: dict[str, Any]) -> float:
 
 
 def _make_request(obj: Any, prompt: list[int], answer: list[int]) -> Any:
-    request = type(obj)(
-        input_ids=[*prompt, *answer],
-        sampling_params={"max_new_tokens": 0, "temperature": 0},
-        rid=f"{obj.rid}/shadow",
+    request = make_beside(
+        obj,
+        "shadow",
+        [*prompt, *answer],
+        {"max_new_tokens": 0, "temperature": 0},
         return_logprob=True,
         logprob_start_len=len(prompt) - 1,
         top_logprobs_num=1,
-        stream=False,
     )
-    for name in ("lora_path", "priority", "routed_dp_rank"):
-        if hasattr(obj, name):
-            setattr(request, name, getattr(obj, name))
+    # Sealed on its way to the scheduler, and not to be sealed again.
     request.extra_key = None if obj.extra_key is None else TenantKey(obj.extra_key)
     return request
 

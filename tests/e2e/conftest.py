@@ -6,12 +6,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.e2e.served import EngineCase, Served, serve
 from tests.helpers.judge import OracleReport
+
+if TYPE_CHECKING:
+    from tests.helpers.fused_oracle import FusedOracle
 
 REPORT_VARIABLE = "DEPCACHE_ORACLE_REPORT"
 
@@ -29,6 +32,14 @@ def oracle_of(model_path: Callable[[str], Path]) -> Callable[[str], Any]:
         return loaded[name]
 
     return oracle
+
+
+@pytest.fixture
+def oracle(case: EngineCase, oracle_of: Callable[[str], Any]) -> FusedOracle:
+    """The oracle of fused requests to the module's engine."""
+    from tests.helpers.fused_oracle import FusedOracle
+
+    return FusedOracle(oracle_of(case.model))
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from tests.e2e.served import EngineCase, Served
 from tests.helpers.fused_oracle import FusedOracle, FusedPrompt, fuse
 from tests.helpers.judge import worst_error
-from tests.helpers.oracle import Oracle
 from tests.helpers.prompts import TreePrompt, chain_tree, plain, random_forest, random_tokens
 from tests.helpers.tolerance import ORACLE_LOGPROB
 
@@ -29,11 +27,6 @@ pytestmark = pytest.mark.sglang
 @pytest.fixture(scope="module", params=[pytest.param(case, id=case.name) for case in ENGINES])
 def case(request: pytest.FixtureRequest) -> EngineCase:
     return request.param
-
-
-@pytest.fixture
-def oracle(case: EngineCase, oracle_of: Callable[[str], Oracle]) -> FusedOracle:
-    return FusedOracle(oracle_of(case.model))
 
 
 @pytest.fixture

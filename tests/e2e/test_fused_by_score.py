@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from sglang_patches import compat
 from tests.e2e.served import EngineCase, Served
 from tests.e2e.test_fused import ENGINES, ask, error_of, forest_prompt, is_wrong
 from tests.helpers.fused_oracle import FusedOracle, fuse
-from tests.helpers.oracle import Oracle
 from tests.helpers.prompts import TreePrompt, plain, random_forest, random_tokens
 from tests.helpers.tolerance import ORACLE_LOGPROB
 
@@ -28,11 +26,6 @@ pytestmark = pytest.mark.sglang
 @pytest.fixture(scope="module", params=[pytest.param(case, id=case.name) for case in ENGINES])
 def case(request: pytest.FixtureRequest) -> EngineCase:
     return request.param
-
-
-@pytest.fixture
-def oracle(case: EngineCase, oracle_of: Callable[[str], Oracle]) -> FusedOracle:
-    return FusedOracle(oracle_of(case.model))
 
 
 @pytest.fixture

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from depcache.prompt.recompute import Recompute
-from depcache.select.guard import LAST_STEP
+from depcache.select.guard import LAST_STEP, WINDOW
 from sglang_patches.requests.fused import GUARDED
 from sglang_patches.requests.shadow import Shadow, read_agreement, shadow
+from sglang_patches.requests.tenants import MARK
 from tests.helpers.engine import RunningEngine, start_engine
 from tests.helpers.fused_oracle import fuse
 from tests.helpers.prompts import TreePrompt, plain, random_tokens
@@ -34,12 +35,12 @@ def engine(model_path: Callable[[str], Path]) -> Iterator[RunningEngine]:
 class Asker:
     """Asks about the same rows, which are cached, in another order each time."""
 
-    def __init__(self, engine: RunningEngine, seed: int) -> None:
+    def __init__(self, engine: RunningEngine, seed: int, **options: str) -> None:
         rng = random.Random(seed)
-        self.engine, self._rng = engine, rng
+        self.engine, self._rng, self._options = engine, rng, options
         self._system = random_tokens(rng, 6)
         self._rows = [(random_tokens(rng, 25), []) for _ in range(NUM_ROWS)]
-        engine.ask(TreePrompt(self._system, self._rows, random_tokens(rng, 3)), 1)
+        engine.ask(TreePrompt(self._system, self._rows, random_tokens(rng, 3)), 1, **options)
 
     def next(self, share: float, **asked: Any) -> tuple[TreePrompt, dict[str, Any]]:
         """The prompt, and the answer to it once every answer so far has been judged."""
@@ -48,7 +49,8 @@ class Asker:
             self._rng.sample(self._rows, NUM_ROWS),
             random_tokens(self._rng, 4),
         )
-        reply = self.engine.ask(fuse(prompt, recompute=share, **{"pin": False, **asked}), 8)
+        fused = fuse(prompt, recompute=share, **{"pin": False, **asked})
+        reply = self.engine.ask(fused, 8, **self._options)
         self.engine.run(_judged())
         return prompt, reply
 
@@ -121,6 +123,32 @@ def test_the_guard_leaves_pins_indices_and_whole_prompts_alone() -> None:
     assert kept.allow(Recompute(0.2, select="random", seed=3)) == Recompute(
         0.4, select="random", seed=3
     )
+
+
+def test_asking_what_is_allowed_changes_nothing_and_flat_answers_do() -> None:
+    kept = Shadow(1.0, 0.9)
+    kept.guard.step = LAST_STEP
+    for _ in range(2 * WINDOW):
+        assert kept.allow(Recompute(0.1)) is None  # as `/depcache/explain` does
+    assert kept.guard.step == LAST_STEP
+    for _ in range(WINDOW):
+        kept.pass_over()
+    assert kept.guard.step == LAST_STEP - 1
+
+
+def test_what_is_judged_is_cached_for_its_tenant_alone(fresh: RunningEngine) -> None:
+    # Sealing it a second time would change it.
+    tenant = f"{MARK}a tenant"
+    asker = Asker(fresh, 4, extra_key=tenant)
+    prompt, reply = asker.next(0.02, select="random")
+    assert reply["meta_info"]["depcache"]["see"] == "fused"
+    assert shadow().guard.agreement is not None
+
+    def num_cached(**options: str) -> int:
+        return fresh.ask(plain(prompt.tokens), 1, **options)["meta_info"]["cached_tokens"]
+
+    assert num_cached() == num_cached(extra_key="another") == 0
+    assert num_cached(extra_key=tenant) == prompt.num_tokens - 1
 
 
 def test_tokens_agree_where_they_are_the_first_choice() -> None:
