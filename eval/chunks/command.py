@@ -50,7 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--questions", type=int, help=f"of each set (default {NUM_QUESTIONS})")
     add("--lines", type=Path, help="JSONL file of the questions asked, to go on from")
     add("--seconds", type=float, default=math.inf, help="after which no question begins")
-    add("--lean", action="store_true", help="fewer shares and selectors, in half the time")
+    grid = parser.add_mutually_exclusive_group()
+    grid.add_argument(
+        "--lean", action="store_true", help="fewer shares and selectors, in half the time"
+    )
+    grid.add_argument(
+        "--core", action="store_true", help="whole paths alone, and the settings that decide"
+    )
     add("--pruner", default="words", help="of the paths (default words)")
     add("--paths", type=int, default=20, help="of an entity, at most (default 20)")
 
@@ -83,7 +89,7 @@ def ask_questions(args: argparse.Namespace, table: str) -> dict[str, Any]:
     import torch
 
     from eval.chunks.methods import ask_methods
-    from eval.chunks.rows import ask, ask_all, read_lines
+    from eval.chunks.rows import ask, ask_all, ask_core, read_lines
 
     torch.set_num_threads(1)
     err = Console(stderr=True, highlight=False)
@@ -94,7 +100,10 @@ def ask_questions(args: argparse.Namespace, table: str) -> dict[str, Any]:
         numbers = dict.fromkeys(args.sets, number)
         sets = make_sets(args.data, numbers, pruner=args.pruner, max_paths=args.paths)
     with tempfile.TemporaryDirectory(prefix="depcache-eval-") as folder:
-        how = ask_methods if table == "quality" else partial(ask, lean=args.lean)
+        if table == "quality":
+            how = ask_methods
+        else:
+            how = ask_core if args.core else partial(ask, lean=args.lean)
         file = args.lines or Path(folder) / "lines.jsonl"
         with err.status("asking") as status:
             commit = about(args, 0).get("commit")

@@ -48,6 +48,22 @@ LEAN: dict[tuple[bool, Placement], Sequence[tuple[float, str]]] = {
 """Whether the facts are merged, and placement -> shares and selectors of a lean run, which takes a
 third of the time: the text of merged trees loses most by itself."""
 
+CORE: dict[Placement, Sequence[tuple[float, str]]] = {
+    "tree": ((0.15, "first"),),
+    "sequential": (
+        (0.05, "first"),
+        (0.1, "first"),
+        (0.15, "first"),
+        (0.05, "mixed"),
+        (0.15, "mixed"),
+        (0.15, "query"),
+        (0.15, "random"),
+        (0.15, "oracle"),
+    ),
+}
+"""Placement -> shares and selectors of a core run: whole paths alone, so that many questions can be
+asked of what decides whether a model as it comes can reuse facts."""
+
 REMEDIES = ((0.8, 1.0), (1.25, 1.0), (1.0, 0.8), (0.8, 0.8))
 """Temperature and scale; each is tried with nothing computed again, on rows in a lean run."""
 
@@ -138,6 +154,26 @@ def make_row(
         "computed": answer.computed,
         "context": context,
     }
+
+
+def ask_core(reader: Reader, asked: Asked) -> Iterator[dict[str, Any]]:
+    """The rows of one question in a core run, see `CORE`."""
+    row = partial(make_row, reader, asked)
+    written = Writer(reader.tokenizer).write(asked, "paths")
+    question, context = Question(reader, written), written.forest.context_len
+    yield row("paths", "full", "", 1.0, context, question.full)
+    if not context:
+        return
+    selectors = Selectors(question)
+    for placement, grid in CORE.items():
+        plans = [("reuse", 0.0, Choice(NOTHING))]
+        plans += [
+            (selector, share, Choice(selectors.choose(selector, share, placement)))
+            for share, selector in grid
+        ]
+        found = question.answer_all(question.alone, placement, [each for *_, each in plans])
+        for (method, share, _), answer in zip(plans, found, strict=True):
+            yield row("paths", method, placement, share, context, answer)
 
 
 def ask(reader: Reader, asked: Asked, *, lean: bool = False) -> Iterator[dict[str, Any]]:

@@ -12,9 +12,10 @@ A small Llama that reads a path out of the facts, says it, and names where it en
                 the first
 
 `dependency` is trained in `--cycles` of the learning rate, each from where the one before it
-ended. `OUT/base`, `OUT/dependency`, `OUT/dependency-2`, ... are the models after the stages, and
-`OUT/log.jsonl` has the losses. A stage whose model is there already is not trained again.
-Questions are about made-up worlds (`models.tiny.worlds`), new ones all the time, and about
+ended, and `base` in `--base-cycles`. `--cycles 0 --base-cycles 3` trains a model that has never
+seen a tree. `OUT/base`, `OUT/dependency`, `OUT/dependency-2`, ... are the models after the
+stages, and `OUT/log.jsonl` has the losses. A stage whose model is there already is not trained
+again. Questions are about made-up worlds (`models.tiny.worlds`), new ones all the time, and about
 what `--examples` holds (as for `depcache finetune`). No made-up world has a name of the demo's
 graph or one of `--forbidden`, a file with a name on each line. Needs the extra `finetune`.
 """
@@ -175,11 +176,18 @@ def train(
     is_compiled: bool = False,
     has_control: bool = False,
     num_cycles: int = 1,
+    num_base_cycles: int = 1,
 ) -> None:
     """All stages, each for its share of the time.
 
-    forbidden  names that no made-up world has, besides those of the demo's graph
+    forbidden        names that no made-up world has, besides those of the demo's graph
+    num_cycles       of `dependency`; 0 trains on flat text only
+    num_base_cycles  of `base`, before the first tree
+
+    Raises ValueError for a control without a cycle of `dependency` to compare it with.
     """
+    if has_control and not num_cycles:
+        raise ValueError("a control is compared with a cycle of dependency; train at least one")
     from transformers import AutoTokenizer
 
     _keep_memory()
@@ -198,7 +206,8 @@ def train(
         num_copies = max(1, shape.step_tokens // (4 * COPY_LEN))
         phases = [(1.0, num_copies, copies)]
         trainer.run("copy", phases, STAGE_SHARES["copy"] * seconds, has_muon=False)
-    names = [BASE, *(cycle_name(TINY, cycle + 1) for cycle in range(num_cycles))]
+    names = [cycle_name(BASE, cycle + 1) for cycle in range(num_base_cycles)]
+    names += [cycle_name(TINY, cycle + 1) for cycle in range(num_cycles)]
     names += [SELF_ATTENTION] if has_control else []
     for name in names:
         if (out / name).exists():
@@ -223,6 +232,8 @@ def _train_stage(
 ) -> None:
     """`base`, `dependency`, `dependency-2`, ... or `control`; `seconds` are those of all stages."""
     stage, _, cycle = name.partition("-")
+    if stage == BASE and cycle:
+        stage = SELF_ATTENTION  # what a cycle on flat text is made of
     phases = [
         (
             share,
@@ -297,6 +308,9 @@ def main() -> None:
     parser.add_argument(
         "--cycles", type=int, default=1, help="of the stage `dependency` (default 1)"
     )
+    parser.add_argument(
+        "--base-cycles", type=int, default=1, help="of the stage `base` (default 1)"
+    )
     parser.add_argument("--compile", action="store_true", help="needs a C++ compiler on a CPU")
     parser.add_argument("--seed", type=int, default=SEED)
     defaults = Shape()
@@ -320,6 +334,7 @@ def main() -> None:
         is_compiled=args.compile,
         has_control=args.control,
         num_cycles=args.cycles,
+        num_base_cycles=args.base_cycles,
     )
 
 

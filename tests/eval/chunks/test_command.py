@@ -11,6 +11,7 @@ import pytest
 from depcache.errors import ConfigError
 from eval.__main__ import main
 from eval.chunks.command import read_models
+from eval.chunks.rows import CORE
 from tests.helpers.models import make_model
 
 
@@ -44,6 +45,23 @@ def test_a_run_goes_on_from_its_lines(tmp_path: Path) -> None:
     report = json.loads(out.read_text())
     assert len(report["untrained_trees"]) == len(rows)
     assert report["command"].startswith("python -m eval chunks --rows")
+
+
+def test_a_core_run_asks_about_whole_paths_alone(tmp_path: Path) -> None:
+    folder = make_model("llama_mha", tmp_path / "model")
+    out = tmp_path / "out.json"
+    words = ["chunks", "--rows", "--core", "--sets", "demo", "--paths", "6", "--questions", "2"]
+    assert main([*words, "--models", f"mine={folder}", "--json", str(out)]) == 0
+    rows = json.loads(out.read_text())["untrained_trees"]
+    assert {row["form"] for row in rows} == {"paths"}
+    found = {(row["method"], row["placement"], row["recompute"]) for row in rows}
+    settings = {
+        (method, placement, share) for placement, grid in CORE.items() for share, method in grid
+    }
+    settings |= {("reuse", placement, 0.0) for placement in CORE}
+    assert found == settings | {("full", "", 1.0)}
+    computed = {(row["method"], row["recompute"]): row["computed"] for row in rows}
+    assert computed["first", 0.05] < computed["first", 0.15] < computed["full", 1.0]
 
 
 FORMS = ("merged", "paths", "triples")

@@ -215,6 +215,27 @@ def test_the_control_begins_where_the_last_cycle_began(
     assert torch.equal(begun["control"], begun["dependency-2"])
 
 
+def test_a_base_is_trained_in_cycles_on_flat_text_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def watch(tokenizer: Any, attention: str, *args: Any, **keywords: Any) -> Iterator[Any]:
+        rows = question_rows(tokenizer, attention, *args, **keywords)  # type: ignore[arg-type]
+        for row in rows:
+            seen.append(attention)
+            yield row
+
+    monkeypatch.setattr("models.tiny.train.question_rows", watch)
+    train(tmp_path, 0.03, SMALL, num_cycles=0, num_base_cycles=3)
+    folders = cycles_of(tmp_path, "base")
+    assert [folder.name for folder in folders] == ["base", "base-2", "base-3"]
+    assert len({(each / "model.safetensors").read_bytes() for each in folders}) == 3
+    assert set(seen) == {"flat"}
+    with pytest.raises(ValueError, match="train at least one"):
+        train(tmp_path, 0.03, SMALL, has_control=True, num_cycles=0)
+
+
 def test_a_run_without_its_models_is_not_shipped(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no model 'dependency'"):
         ship(tmp_path, tmp_path / "weights")
