@@ -15,6 +15,8 @@ from eval.quality.teach import unseen_of
 from eval.sets import DataSet, Question
 from eval.workloads.graphs import DEMO, Graphs
 from eval.workloads.unseen import load_unseen, unseen_entities, unseen_relations
+from models.tiny.invented import words_of_names
+from models.tiny.relations import load_relations
 
 CARD = Path(__file__).parents[3] / "eval" / "unseen" / "README.md"
 HOPS = {name: int(name[-4]) for name in UNSEEN_SETS}
@@ -93,7 +95,15 @@ def test_the_five_sets_are_as_they_were() -> None:
     assert data is None and set(store.triples()) == set(load_triples())
 
 
+def test_no_word_of_their_relations_is_one_that_worlds_are_made_of() -> None:
+    joining = {"after", "at", "by", "for", "from", "in", "into", "off", "on", "onto", "to", "with"}
+    words = {word for name in unseen_relations() for word in name.split()} - joining
+    assert len(words) > 30  # kept, calibrated, hauled, ...
+    assert words.isdisjoint(words_of_names())
+    assert unseen_relations().isdisjoint(load_relations())
+
+
 def test_nothing_of_them_is_in_the_demo_and_teaching_leaves_them_out() -> None:
     assert unseen_entities().isdisjoint(load_entities())
     assert unseen_relations().isdisjoint(relation for _, relation, _ in load_triples())
-    assert unseen_entities() | load_entities() == unseen_of([])
+    assert unseen_entities() | unseen_relations() | load_entities() == unseen_of([])
