@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Are the answers right? `python -m eval quality [--quick] [--data DIR] --json OUT`.
 
-Asks real servers the demo's questions and, with --data, those of public sets: without facts,
-with ordinary attention over flat and over deduplicated text, with dependency attention before
-and after fine-tuning, in every layout, from a cold and from a warm cache. Every answer is scored
-against the best gold one: exact match, F1, ROUGE-L; intervals are of a bootstrap, those of
-differences over the same questions.
+Asks real servers the demo's questions, those about two graphs with relations that no model was
+trained on and, with --data, those of public sets: without facts, with ordinary attention over flat
+and over deduplicated text, with dependency attention before and after fine-tuning, in every layout,
+from a cold and from a warm cache. Every answer is scored against the best gold one: exact match,
+F1, ROUGE-L; intervals are of a bootstrap, those of differences over the same questions.
 
     --quick   25 questions of each set, all of the demo
 
@@ -36,7 +36,7 @@ from depcache.prompt.layout import LAYOUTS
 from depcache.serving.launch import require_sglang
 from eval.output import about, add_output, require, write_report
 from eval.quality.plot import plot
-from eval.quality.prompts import SETS, Asked, make_sets
+from eval.quality.prompts import SETS, UNSEEN_SETS, Asked, make_sets
 from eval.quality.scores import Score, interval, score
 from eval.quality.systems import (
     FINE_TUNED,
@@ -61,8 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--plot", type=Path, help="file for a picture, .png or .svg")
     add("--answers", type=Path, help="JSONL file for every answer, to see what went wrong")
-    add("--data", type=Path, help="folder that holds the public sets (default: the demo only)")
-    add("--sets", nargs="+", choices=SETS, default=list(SETS), help="(default: all)")
+    add("--data", type=Path, help="folder that holds the public sets (default: without them)")
+    names = [*SETS, *UNSEEN_SETS]
+    add("--sets", nargs="+", choices=names, default=names, help="(default: all)")
     add("--models", type=Path, help="folder with `dependency`, `control`, `base` (default: ours)")
     add("--readers", nargs="+", choices=READERS, default=list(READERS), help="(default: all)")
     add("--questions", type=int, help=f"of each set (default {NUM_ASKED})")

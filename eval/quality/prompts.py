@@ -12,9 +12,13 @@ from depcache.graph.retrieval import Retriever
 from depcache.prompt.paths import Path
 from eval.workloads.graphs import DEMO, Graphs
 from eval.workloads.questions import texts_and_answers
+from eval.workloads.unseen import UNSEEN, load_unseen
 
 SETS = (DEMO, "metaqa_1hop", "metaqa_2hop", "metaqa_3hop", "2wiki")
-HOPS = {DEMO: 3, "metaqa_3hop": 3}
+UNSEEN_SETS = tuple(load_unseen())
+"""Of relations that no model was trained on; they are in this repository, as the demo is."""
+
+HOPS = {DEMO: 3} | {name: 3 for name in (*SETS, *UNSEEN_SETS) if name.endswith("_3hop")}
 """Edges of the longest path; 2 for the others."""
 
 
@@ -35,9 +39,9 @@ class Asked:
 def make_sets(
     folder: File | None, numbers: Mapping[str, int], *, pruner: str, max_paths: int
 ) -> dict[str, list[Asked]]:
-    """Questions of the demo and of public sets with their paths.
+    """Questions of the demo, of the unseen graphs and of public sets with their paths.
 
-    folder   that holds the public sets; None leaves the demo's own
+    folder   that holds the public sets; None leaves what is in this repository
     numbers  name of a set -> how many of its questions at most
 
     Raises SetError when the folder has no such set.
@@ -47,7 +51,7 @@ def make_sets(
     open_once = cache(lambda store: Retriever(store, pruner=pruner))
     sets: dict[str, list[Asked]] = {}
     for name, number in numbers.items():
-        if name != DEMO and folder is None:
+        if folder is None and name != DEMO and not name.startswith(UNSEEN):
             continue
         store, data = graphs.open(name)
         retriever, hops = open_once(store), HOPS.get(name, 2)

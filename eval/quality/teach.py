@@ -23,6 +23,7 @@ from depcache.training.examples import Example, write_examples
 from eval.sets import DataSet, Question, load_folder
 from eval.workloads.graphs import hold
 from eval.workloads.questions import asked_of, sets_of, taught_of, topics_of, without
+from eval.workloads.unseen import unseen_entities, unseen_relations
 from models.tiny.names import Names
 from models.tiny.worlds import UNKNOWN, alternatives_of, answer_of, walks_of
 
@@ -151,8 +152,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def unseen_of(sets: Sequence[DataSet]) -> frozenset[str]:
-    """What `python -m eval quality` asks about, the demo's graph included."""
-    return load_entities().union(*(topics_of(asked_of(data)) for data in sets))
+    """What `python -m eval quality` asks about, the demo's graph and the unseen ones included.
+
+    Of the unseen ones the relations too, which may be no made-up world's either.
+    """
+    asked = (topics_of(asked_of(data)) for data in sets)
+    return load_entities().union(unseen_entities(), unseen_relations(), *asked)
 
 
 def run(args: Namespace) -> int:

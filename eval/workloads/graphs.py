@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The graphs that workloads are about, in memory: the demo's own and those of public sets."""
+"""The graphs that workloads are about, in memory: the demo's own, ours and those of public sets."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from depcache.errors import ConfigError
 from depcache.graph.base import GraphStore
 from depcache.graph.stores import open_store
 from eval.sets import DataSet, SetError, Triple, load_folder, load_kg
+from eval.workloads.unseen import UNSEEN, load_unseen
 
 DEMO = "demo"
 SAMPLE = "sample"
@@ -41,7 +42,7 @@ def open_graph(data: Path | None, name: str) -> GraphStore:
 
 
 class Graphs:
-    """The graphs of a folder of public sets, and the demo's own; each is read once."""
+    """The graphs of a folder of public sets, the demo's own and the unseen; each is read once."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
@@ -57,7 +58,7 @@ class Graphs:
         """
         if name == DEMO:
             return self._stores(tuple(load_triples())), None
-        found = self._sets()
+        found = load_unseen() if name.startswith(UNSEEN) else self._sets()
         data = found.get(name) or next(
             (each for key, each in found.items() if key.startswith(f"{name}_")), None
         )

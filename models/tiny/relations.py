@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -45,6 +45,10 @@ class Relation:
     of_subject: tuple[str, ...]
 
 
+Lexicon = Mapping[str, Relation]
+"""The relations of a world by name, as they stand in its facts."""
+
+
 @cache
 def load_relations() -> dict[str, Relation]:
     """All relations by name, in the order of the file."""
@@ -66,14 +70,17 @@ def _read(name: str, data: dict[str, Any]) -> Relation:
     )
 
 
-def ask(topic: str, relations: Sequence[str], rng: random.Random) -> str:
+def ask(
+    topic: str, relations: Sequence[str], rng: random.Random, lexicon: Lexicon | None = None
+) -> str:
     """A question for what a walk from `topic` along these relations of a path arrives at.
 
     topic      a name, or a phrase that stands for what is known
     relations  at least one, as they stand in a path: `inverse of ...` goes to the subject
+    lexicon    by default those of `relations.yaml`
     """
-    known = describe(topic, relations[:-1], rng)
-    relation, is_inverse = _find(relations[-1])
+    known = describe(topic, relations[:-1], rng, lexicon)
+    relation, is_inverse = _find(relations[-1], lexicon)
     template = rng.choice(relation.subject if is_inverse else relation.object)
     clause = _CLAUSE.fullmatch(known)
     if clause and _ENDS_IN_VERB.search(template) and rng.random() < _BEHIND_SHARE:
@@ -83,19 +90,21 @@ def ask(topic: str, relations: Sequence[str], rng: random.Random) -> str:
     return text[0].upper() + text[1:]
 
 
-def describe(topic: str, relations: Sequence[str], rng: random.Random) -> str:
+def describe(
+    topic: str, relations: Sequence[str], rng: random.Random, lexicon: Lexicon | None = None
+) -> str:
     """A noun phrase for what such a walk arrives at; the topic itself when it goes nowhere."""
     known = topic
     for name in relations:
-        relation, is_inverse = _find(name)
+        relation, is_inverse = _find(name, lexicon)
         templates = relation.of_subject if is_inverse else relation.of_object
         known = rng.choice(templates).replace("{x}", known)
     return known
 
 
-def weight_of(name: str) -> float:
+def weight_of(name: str, lexicon: Lexicon | None = None) -> float:
     """How much rather than others a relation of a path is asked for."""
-    relation, is_inverse = _find(name)
+    relation, is_inverse = _find(name, lexicon)
     return 1.0 if is_inverse else relation.weight
 
 
@@ -111,6 +120,6 @@ def _agree(question: str, rng: random.Random) -> str:
     return question
 
 
-def _find(name: str) -> tuple[Relation, bool]:
+def _find(name: str, lexicon: Lexicon | None) -> tuple[Relation, bool]:
     plain = name.removeprefix(INVERSE_RELATION)
-    return load_relations()[plain], plain != name
+    return (lexicon or load_relations())[plain], plain != name

@@ -13,11 +13,13 @@ A small Llama that reads a path out of the facts, says it, and names where it en
 
 `dependency` is trained in `--cycles` of the learning rate, each from where the one before it
 ended, and `base` in `--base-cycles`. `--cycles 0 --base-cycles 3` trains a model that has never
-seen a tree. `OUT/base`, `OUT/dependency`, `OUT/dependency-2`, ... are the models after the
+seen a tree. With `--from FOLDER` there is no copy and no base: all are cycles, the first from the
+model that is there. `OUT/base`, `OUT/dependency`, `OUT/dependency-2`, ... are the models after the
 stages, and `OUT/log.jsonl` has the losses. A stage whose model is there already is not trained
 again. Questions are about made-up worlds (`models.tiny.worlds`), new ones all the time, and about
 what `--examples` holds (as for `depcache finetune`). No made-up world has a name of the demo's
-graph or one of `--forbidden`, a file with a name on each line. Needs the extra `finetune`.
+graph or one of `--forbidden`, a file with a name on each line. `--made-up-relations 0.5` gives
+half of them relations of their own (`models.tiny.invented`). Needs the extra `finetune`.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from typing import Any
 import numpy as np
 
 from depcache.demo.sample import load_entities
+from depcache.errors import ConfigError
 from depcache.prompt.layout import Layout
 from depcache.prompt.render import DEFAULT_SYSTEM
 from depcache.training.examples import Example, read_examples
@@ -41,7 +44,7 @@ from depcache.training.packing import Row, make_row, pack
 from depcache.training.samples import IGNORED, Attention, Encoder, Sample
 from models.tiny.stages import BASE, SELF_ATTENTION, TINY, cycle_name
 from models.tiny.tokenizer import make_tokenizer
-from models.tiny.trainer import Shape, Trainer, make_network
+from models.tiny.trainer import Shape, Trainer, make_network, shape_of
 from models.tiny.worlds import make_examples
 
 SEED = 20261121
@@ -88,10 +91,11 @@ def make_vocabulary(
     examples: Sequence[Example] = (),
     seed: int = SEED,
     forbidden: frozenset[str] = frozenset(),
+    made_up_relations: float = 0.0,
 ) -> Any:
     """A tokenizer of the words of made-up worlds and of these examples."""
     texts = [DEFAULT_SYSTEM, "\n\nQuestion: ", "\nAnswer: ", "Facts:"]
-    made_up = make_examples(seed + 7, forbidden=forbidden)
+    made_up = make_examples(seed + 7, forbidden=forbidden, made_up_relations=made_up_relations)
     for example in [*islice(made_up, 2000), *examples]:
         texts += [example.question, *("\n" + " -> ".join(path) for path in example.paths[:3])]
     return make_tokenizer(texts, size, MAX_LEN)
@@ -122,12 +126,14 @@ def question_rows(
     num_questions: int = 6,
     examples: Sequence[Example] = (),
     forbidden: frozenset[str] = frozenset(),
+    made_up_relations: float = 0.0,
     reuse: int = 1,
 ) -> Iterator[Row]:
     """Rows of questions about new worlds and of `examples`, without end.
 
     examples   in any order, those of the same paths behind each other
     forbidden  names that no made-up world has
+    made_up_relations  share of made-up worlds that have relations of their own
     reuse      times that a row comes, on average; a row that comes again is an older one
     """
     encoder = Encoder(tokenizer, attention, LAYOUTS, max_tokens=row_tokens, seed=seed)
@@ -139,6 +145,7 @@ def question_rows(
         max_paths=max_paths,
         forbidden=forbidden,
         natural=natural,
+        made_up_relations=made_up_relations,
     )
     groups = [list(group) for _, group in groupby(examples, key=lambda each: each.paths)]
     memory: list[Row] = []
@@ -177,36 +184,48 @@ def train(
     has_control: bool = False,
     num_cycles: int = 1,
     num_base_cycles: int = 1,
+    source: Path | None = None,
+    made_up_relations: float = 0.0,
 ) -> None:
     """All stages, each for its share of the time.
 
     forbidden        names that no made-up world has, besides those of the demo's graph
     num_cycles       of `dependency`; 0 trains on flat text only
     num_base_cycles  of `base`, before the first tree
+    source           a trained model, to go on from instead of `base`; its shape is taken
+    made_up_relations  share of made-up worlds that have relations of their own
 
-    Raises ValueError for a control without a cycle of `dependency` to compare it with.
+    Raises ConfigError where `source` holds no model, and ValueError for a control without a cycle
+    of `dependency` to compare it with.
     """
     if has_control and not num_cycles:
         raise ValueError("a control is compared with a cycle of dependency; train at least one")
+    if source is not None and not (source / "config.json").is_file():
+        raise ConfigError(f"{str(source)!r} holds no model: name a folder with a config.json")
     from transformers import AutoTokenizer
 
     _keep_memory()
     out.mkdir(parents=True, exist_ok=True)
     examples = list(examples)
     forbidden = load_entities().union(forbidden)
-    if (out / "base").exists():
-        tokenizer = AutoTokenizer.from_pretrained(out / "base")
+    begun = source or out / BASE
+    is_begun = begun.exists()
+    if is_begun:
+        shape = shape_of(begun, shape)
+        tokenizer = AutoTokenizer.from_pretrained(begun)
     else:
-        tokenizer = make_vocabulary(shape.vocab_size, examples, seed, forbidden)
+        tokenizer = make_vocabulary(shape.vocab_size, examples, seed, forbidden, made_up_relations)
     network = make_network(shape, MAX_LEN, seed)
     trainer = Trainer(network, shape, out / "log.jsonl", is_compiled=is_compiled)
     seconds = 60 * minutes
-    if not (out / "base").exists():
+    if source is not None:
+        trainer.load(source)
+    elif not is_begun:
         copies = copy_rows(shape.vocab_size, np.random.default_rng(seed))
         num_copies = max(1, shape.step_tokens // (4 * COPY_LEN))
         phases = [(1.0, num_copies, copies)]
         trainer.run("copy", phases, STAGE_SHARES["copy"] * seconds, has_muon=False)
-    names = [cycle_name(BASE, cycle + 1) for cycle in range(num_base_cycles)]
+    names = [] if source else [cycle_name(BASE, cycle + 1) for cycle in range(num_base_cycles)]
     names += [cycle_name(TINY, cycle + 1) for cycle in range(num_cycles)]
     names += [SELF_ATTENTION] if has_control else []
     for name in names:
@@ -214,8 +233,19 @@ def train(
             trainer.load(out / name)
             continue
         if name == SELF_ATTENTION:
-            trainer.load(out / names[-3])  # before the last cycle
-        _train_stage(trainer, name, tokenizer, seconds, examples, seed=seed, forbidden=forbidden)
+            # From before the last cycle.
+            trainer.load(out / names[-3] if source is None or num_cycles > 1 else source)
+        _train_stage(
+            trainer,
+            name,
+            tokenizer,
+            seconds,
+            is_cycle=source is not None or name not in STAGE_SHARES,
+            seed=seed,
+            examples=examples,
+            forbidden=forbidden,
+            made_up_relations=made_up_relations,
+        )
         network.save_pretrained(out / name)
         tokenizer.save_pretrained(out / name)
 
@@ -225,12 +255,18 @@ def _train_stage(
     name: str,
     tokenizer: Any,
     seconds: float,
-    examples: Sequence[Example],
     *,
+    is_cycle: bool,
     seed: int,
-    forbidden: frozenset[str],
+    examples: Sequence[Example],
+    **worlds: Any,
 ) -> None:
-    """`base`, `dependency`, `dependency-2`, ... or `control`; `seconds` are those of all stages."""
+    """`base`, `dependency`, `dependency-2`, ... or `control`.
+
+    seconds   those of all stages
+    is_cycle  from trained weights
+    worlds    what made-up ones are like, as for `question_rows`
+    """
     stage, _, cycle = name.partition("-")
     if stage == BASE and cycle:
         stage = SELF_ATTENTION  # what a cycle on flat text is made of
@@ -246,21 +282,21 @@ def _train_stage(
                 max_paths=max_paths,
                 num_questions=NUM_QUESTIONS[stage],
                 examples=examples,
-                forbidden=forbidden,
                 reuse=_REUSE,
+                **worlds,
             ),
         )
         for i, (share, row_tokens, max_paths) in enumerate(PHASES[stage])
     ]
     attention: Attention = "dependency" if stage == "dependency" else "flat"
     held_out = seed + _HELD_OUT
-    check = question_rows(tokenizer, attention, held_out, row_tokens=1024, forbidden=forbidden)
+    check = question_rows(tokenizer, attention, held_out, row_tokens=1024, **worlds)
     rows = [*islice(check, _CHECK_ROWS)]
-    if name in STAGE_SHARES:
-        trainer.run(name, phases, STAGE_SHARES[name] * seconds, rows)
-    else:  # from trained weights
+    if is_cycle:
         share = CYCLE_SHARE
         trainer.run(name, phases, share * seconds, rows, peak=CYCLE_PEAK, cool_down=1.0)
+    else:
+        trainer.run(name, phases, STAGE_SHARES[name] * seconds, rows)
 
 
 def _stage_rows(
@@ -296,7 +332,8 @@ def main() -> None:
         "--minutes",
         type=float,
         default=60.0,
-        help="of all stages but later cycles and the control (default 60)",
+        help="of all stages but later cycles and the control, "
+        f"each of which takes {CYCLE_SHARE} of it more (default 60)",
     )
     parser.add_argument(
         "--examples", type=Path, nargs="*", default=[], help="JSONL, as for depcache finetune"
@@ -311,6 +348,16 @@ def main() -> None:
     parser.add_argument(
         "--base-cycles", type=int, default=1, help="of the stage `base` (default 1)"
     )
+    parser.add_argument(
+        "--from", dest="source", type=Path, help="folder of a trained model to go on from"
+    )
+    parser.add_argument(
+        "--made-up-relations",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="of made-up worlds, with relations of their own (default 0)",
+    )
     parser.add_argument("--compile", action="store_true", help="needs a C++ compiler on a CPU")
     parser.add_argument("--seed", type=int, default=SEED)
     defaults = Shape()
@@ -319,23 +366,30 @@ def main() -> None:
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, type=type(value), default=value, help=f"default {value}")
     args = parser.parse_args()
+    if not 0 <= args.made_up_relations <= 1:
+        parser.error(f"--made-up-relations is {args.made_up_relations}: use a share from 0 to 1")
     shape = Shape(**{name: getattr(args, name) for name in Shape.__dataclass_fields__})
     examples = [example for file in args.examples for example in read_examples(file)]
     forbidden = [
         name for file in args.forbidden for name in file.read_text(encoding="utf-8").splitlines()
     ]
-    train(
-        args.out,
-        args.minutes,
-        shape,
-        examples,
-        seed=args.seed,
-        forbidden=forbidden,
-        is_compiled=args.compile,
-        has_control=args.control,
-        num_cycles=args.cycles,
-        num_base_cycles=args.base_cycles,
-    )
+    try:
+        train(
+            args.out,
+            args.minutes,
+            shape,
+            examples,
+            seed=args.seed,
+            forbidden=forbidden,
+            is_compiled=args.compile,
+            has_control=args.control,
+            num_cycles=args.cycles,
+            num_base_cycles=args.base_cycles,
+            source=args.source,
+            made_up_relations=args.made_up_relations,
+        )
+    except ConfigError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

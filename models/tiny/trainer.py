@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,18 @@ class Shape:
     heads: int = 4
     step_tokens: int = 4096
     learning_rate: float = 3e-3
+
+
+def shape_of(folder: Path, shape: Shape) -> Shape:
+    """Returns the shape of a model that was saved there, its steps as those of `shape`."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return replace(
+        shape,
+        vocab_size=config["vocab_size"],
+        width=config["hidden_size"],
+        layers=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+    )
 
 
 def make_network(shape: Shape, max_len: int, seed: int) -> Any:

@@ -18,8 +18,9 @@ import networkx as nx
 from depcache.graph.retrieval import Retriever
 from depcache.prompt.paths import Path
 from depcache.training.examples import Example
+from models.tiny.invented import draw_relations
 from models.tiny.names import NOUNS, Names
-from models.tiny.relations import ask, describe, load_relations, weight_of
+from models.tiny.relations import Lexicon, ask, describe, load_relations, weight_of
 
 _SIZES = {
     "person": (3, 7),
@@ -29,6 +30,7 @@ _SIZES = {
     "building": (1, 3),
 }
 _OTHERS = (0, 3)
+_OWN = (2, 5)  # where a relation is a world's own
 _THINNEST = 3.0
 """Every world has its own density of facts: shares of relations to the power of 1 to this."""
 
@@ -50,17 +52,28 @@ _ASIDE_SHARE = 0.2
 _YEAR_SHARE = 0.15
 
 
-def make_world(rng: random.Random, names: Names) -> nx.MultiDiGraph:
-    """A small graph of a few things of every kind; edges carry `relation`, nodes `kind`."""
+def make_world(rng: random.Random, names: Names, lexicon: Lexicon | None = None) -> nx.MultiDiGraph:
+    """A small graph of a few things of every kind; edges carry `relation`, nodes `kind`.
+
+    lexicon  its relations, by default those of `relations.yaml`
+    """
+    lexicon = lexicon or load_relations()
+    sizes = _SIZES | {
+        kind: _OWN
+        for name, relation in lexicon.items()
+        if name not in load_relations()
+        for join in relation.joins
+        for kind in join
+    }
     things = {
-        kind: [names.draw(kind) for _ in range(rng.randint(*_SIZES.get(kind, _OTHERS)))]
-        for kind in sorted({kind for r in load_relations().values() for j in r.joins for kind in j})
+        kind: [names.draw(kind) for _ in range(rng.randint(*sizes.get(kind, _OTHERS)))]
+        for kind in sorted({kind for r in lexicon.values() for join in r.joins for kind in join})
     }
     graph = nx.MultiDiGraph()
     for kind, members in things.items():
         graph.add_nodes_from(members, kind=kind)
     thinness = rng.uniform(1.0, _THINNEST)
-    for relation in load_relations().values():
+    for relation in lexicon.values():
         for subjects, objects in relation.joins:
             for subject in things[subjects]:
                 if rng.random() > relation.share**thinness:
@@ -112,17 +125,24 @@ def make_examples(
     max_paths: int = 30,
     forbidden: frozenset[str] = frozenset(),
     natural: Sequence[str] = (),
+    made_up_relations: float = 0.0,
 ) -> Iterator[Example]:
     """Examples without end, up to `num_questions` in a row over the same paths.
 
     max_paths  of all topics together; there are one to three, as a question may name several
     forbidden  names that must not be drawn, because they are asked about in an evaluation
     natural    names of real things; see `Names`
+    made_up_relations  share of worlds that have relations of their own; see `invented`
     """
     rng = random.Random(seed)
     asked: Counter[str] = Counter()
     while True:
-        graph = make_world(rng, Names(rng, forbidden, natural))
+        lexicon = load_relations()
+        counts = asked
+        if made_up_relations and rng.random() < made_up_relations:
+            lexicon = draw_relations(rng, forbidden)
+            counts = Counter()  # no relation of this world comes again
+        graph = make_world(rng, Names(rng, forbidden, natural), lexicon)
         topics = [node for node in graph if graph.degree(node) > 1]
         if not topics:
             continue
@@ -140,7 +160,8 @@ def make_examples(
             gone = rng.choice(topics)
             found = tuple(path for path in found if path[0] != gone)
             walks, pairs = {gone: walks[gone]}, []
-        for question, *evidence in _draw_questions(walks, pairs, graph, num_questions, asked, rng):
+        drawn = _draw_questions(walks, pairs, graph, lexicon, num_questions, counts, rng)
+        for question, *evidence in drawn:
             if is_known:
                 # What two topics have in common is asked for only where it is one thing.
                 others = alternatives_of(evidence[0], found) if len(evidence) == 1 else ()
@@ -206,6 +227,7 @@ def _draw_questions(
     walks: dict[str, list[Path]],
     pairs: Sequence[tuple[Path, Path]],
     graph: nx.MultiDiGraph,
+    lexicon: Lexicon,
     number: int,
     asked: Counter[str],
     rng: random.Random,
@@ -223,15 +245,17 @@ def _draw_questions(
     rare = [
         (walk,)
         for (walk,) in singles
-        if rng.random() * (1 + asked[walk[-2]]) < most * weight_of(walk[-2])
+        if rng.random() * (1 + asked[walk[-2]]) < most * weight_of(walk[-2], lexicon)
     ]
     chosen += rng.sample(rare, min(len(rare), number - num_pairs))
     asked.update(evidence[-1][-2] for evidence in chosen)
     rng.shuffle(chosen)
     for evidence in chosen:
-        ends = [describe(_name(walk[0], graph, rng), walk[1:-2:2], rng) for walk in evidence]
+        ends = [
+            describe(_name(walk[0], graph, rng), walk[1:-2:2], rng, lexicon) for walk in evidence
+        ]
         known = f"both {ends[0]} and {ends[1]}" if len(ends) == 2 else ends[0]
-        question = ask(known, evidence[-1][-2:-1], rng)
+        question = ask(known, evidence[-1][-2:-1], rng, lexicon)
         others = [topic for topic in walks if all(topic not in walk for walk in evidence)]
         yield _decorate(question, others, rng), *evidence
 

@@ -25,8 +25,10 @@ from models.tiny.ship import ship
 from models.tiny.stages import cycles_of
 from models.tiny.train import (
     COPY_LEN,
+    CYCLE_PEAK,
     _stage_rows,
     copy_rows,
+    main,
     make_vocabulary,
     question_rows,
     train,
@@ -234,6 +236,59 @@ def test_a_base_is_trained_in_cycles_on_flat_text_only(
     assert set(seen) == {"flat"}
     with pytest.raises(ValueError, match="train at least one"):
         train(tmp_path, 0.03, SMALL, has_control=True, num_cycles=0)
+
+
+def test_cycles_go_on_from_a_trained_model_with_made_up_relations(
+    tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    from transformers import AutoTokenizer
+
+    given = make_small()
+    given.save_pretrained(tmp_path / "given")
+    tokenizer.save_pretrained(tmp_path / "given")
+    begun: dict[str, tuple[float, torch.Tensor]] = {}
+    shares: list[float] = []
+    run = Trainer.run
+
+    def watch(self: Trainer, stage: str, *args: Any, **keywords: Any) -> None:
+        weights = self.network.model.embed_tokens.weight.detach().clone()
+        begun[stage] = keywords["peak"], weights
+        run(self, stage, *args, **keywords)
+
+    def watch_worlds(*args: Any, **keywords: Any) -> Any:
+        shares.append(keywords["made_up_relations"])
+        return make_examples(*args, **keywords)
+
+    monkeypatch.setattr(Trainer, "run", watch)
+    monkeypatch.setattr("models.tiny.train.make_examples", watch_worlds)
+    settings: dict[str, Any] = {"source": tmp_path / "given", "made_up_relations": 0.5}
+    # The shape is that of the model, not the one that is asked for.
+    train(tmp_path / "run", 0.02, Shape(), has_control=True, num_cycles=2, **settings)
+    assert list(begun) == ["dependency", "dependency-2", "control"]
+    assert {peak for peak, _ in begun.values()} == {CYCLE_PEAK}
+    assert torch.equal(begun["dependency"][1], given.model.embed_tokens.weight)
+    assert torch.equal(begun["control"][1], begun["dependency-2"][1])
+    assert set(shares) == {0.5}
+    kept = AutoTokenizer.from_pretrained(tmp_path / "run" / "control")
+    assert kept.get_vocab() == tokenizer.get_vocab()
+
+    train(tmp_path / "short", 0.02, Shape(), has_control=True, num_cycles=1, **settings)
+    assert torch.equal(begun["control"][1], given.model.embed_tokens.weight)
+
+
+def test_what_cannot_be_gone_on_from_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, message in (
+        (["--from", str(tmp_path)], "holds no model: name a folder"),
+        (["--made-up-relations", "5"], "is 5.0: use a share from 0 to 1"),
+    ):
+        monkeypatch.setattr("sys.argv", ["train", str(tmp_path / "run"), *arguments])
+        with pytest.raises(SystemExit, match="2"):
+            main()
+        assert message in capsys.readouterr().err
+        assert not (tmp_path / "run").exists()
 
 
 def test_a_run_without_its_models_is_not_shipped(tmp_path: Path) -> None:
