@@ -38,6 +38,8 @@ class Recompute:
               cheaper, nor leaves a row unsettled that it meets for the first time
     behind    per row what its KV was computed behind, beside the system: None for nothing, token
               ids, or the text of one element where the prompt is a text. None: no row has any
+    patches   what is computed again is kept, and an equal selection over an equal beginning of a
+              prompt reads it. None: as the server is set
 
     Raises PromptError when these do not fit each other.
     """
@@ -48,6 +50,7 @@ class Recompute:
     seed: int = 0
     is_pinned: bool = False
     behind: tuple[str | tuple[int, ...] | None, ...] | None = None
+    patches: bool | None = None
 
     def __post_init__(self) -> None:
         is_number = isinstance(self.share, int | float) and not isinstance(self.share, bool)
@@ -124,6 +127,8 @@ class Recompute:
             params["depcache_seed"] = self.seed
         if self.is_pinned:
             params["depcache_pin"] = True
+        if self.patches is not None:
+            params["depcache_patches"] = self.patches
         if self.behind is not None and any(self.behind):
             params["depcache_behind"] = [
                 list(each) if isinstance(each, tuple) else each for each in self.behind

@@ -99,6 +99,11 @@ class FusableWire(Wire):
         description="Fuse and nothing else: no flat prompt where that is cheaper, and no row "
         "unsettled. Then an answer depends on nothing that came before.",
     )
+    depcache_patches: bool | None = Field(
+        default=None,
+        description="Keep what is computed again, and read what equal requests have kept. null: as "
+        "the server is set.",
+    )
     depcache_behind: Annotated[list[TokenIds | str | None], FailFast()] = Field(
         default_factory=list,
         description="Per root what its KV was computed behind, beside the system, such as the "
@@ -144,6 +149,7 @@ class FusableWire(Wire):
                 tuple(each) if isinstance(each, list) else each for each in self.depcache_behind
             )
             or None,
+            patches=self.depcache_patches,
         )
 
     def to_params(self) -> dict[str, Any]:
