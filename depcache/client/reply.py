@@ -22,7 +22,7 @@ class ReuseReport:
     loaded           brought back from a slower tier
     missed           computed now
     recomputed       computed, cached or not: the share that a fused request asked for
-    patched          tokens of `shared` that are of this share too, and were kept by an equal request
+    patched          tokens of `shared` that are of this share: an equal request has kept them
     plain            the task, or all of a prompt that was served without dependencies
     tail             tokens of `plain` that came from the cache: turns of a conversation before this
     see              what computed tokens saw: their "ancestors" alone; everything before them

@@ -17,8 +17,10 @@ from depcache.prompt.layout_names import Layout
 
 See = Literal["ancestors", "fused"]
 Select = Literal["first", "query", "mixed", "random", "given"]
+Budget = Literal["global", "chunk"]
 
 SELECTS: tuple[Select, ...] = get_args(Select)
+BUDGETS: tuple[Budget, ...] = get_args(Budget)
 DEFAULT_SHARE = 0.15
 DEFAULT_SELECT: Select = "first"
 BY_QUESTION: tuple[Select, ...] = ("query", "mixed")
@@ -33,6 +35,8 @@ class Recompute:
     select    first: the first tokens of each row. query: those that the question leans on most
               (FusionRAG, section 3.2). mixed: half of each. random: a control. given: `selected`
     selected  indices of context tokens in pre-order, ascending; with `given` and only then
+    budget    global: the share is of the context, whatever row it is spent in (FusionRAG). chunk:
+              it is of each row (Cache-Craft), at least one token
     seed      of `random`
     is_pinned  fuse and nothing else: the server neither answers the flat prompt where that is
               cheaper, nor leaves a row unsettled that it meets for the first time
@@ -51,6 +55,7 @@ class Recompute:
     is_pinned: bool = False
     behind: tuple[str | tuple[int, ...] | None, ...] | None = None
     patches: bool | None = None
+    budget: Budget = "global"
 
     def __post_init__(self) -> None:
         is_number = isinstance(self.share, int | float) and not isinstance(self.share, bool)
@@ -61,6 +66,10 @@ class Recompute:
         if self.select not in SELECTS:
             raise PromptError(
                 f"{shorten(self.select)} is no selector: use one of {', '.join(SELECTS)}"
+            )
+        if self.budget not in BUDGETS:
+            raise PromptError(
+                f"{shorten(self.budget)} is no budget: use one of {', '.join(BUDGETS)}"
             )
         if not isinstance(self.seed, int) or not 0 <= self.seed <= MAX_SEED:
             raise PromptError(
@@ -127,6 +136,8 @@ class Recompute:
             params["depcache_seed"] = self.seed
         if self.is_pinned:
             params["depcache_pin"] = True
+        if self.budget != "global":
+            params["depcache_budget"] = self.budget
         if self.patches is not None:
             params["depcache_patches"] = self.patches
         if self.behind is not None and any(self.behind):

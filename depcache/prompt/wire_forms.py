@@ -27,6 +27,7 @@ from depcache.prompt.recompute import (
     DEFAULT_SELECT,
     DEFAULT_SHARE,
     MAX_SEED,
+    Budget,
     Recompute,
     See,
     Select,
@@ -99,6 +100,10 @@ class FusableWire(Wire):
         description="Fuse and nothing else: no flat prompt where that is cheaper, and no row "
         "unsettled. Then an answer depends on nothing that came before.",
     )
+    depcache_budget: Budget = Field(
+        default="global",
+        description="Whether the share is of the context as a whole, or of each row.",
+    )
     depcache_patches: bool | None = Field(
         default=None,
         description="Keep what is computed again, and read what equal requests have kept. null: as "
@@ -150,6 +155,7 @@ class FusableWire(Wire):
             )
             or None,
             patches=self.depcache_patches,
+            budget=self.depcache_budget,
         )
 
     def to_params(self) -> dict[str, Any]:

@@ -47,7 +47,9 @@ def rng() -> random.Random:
 
 
 def forest_prompt(rng: random.Random, num_trees: int = 4) -> TreePrompt:
-    return TreePrompt(random_tokens(rng, 5), random_forest(rng, num_trees, 3), random_tokens(rng, 4))
+    return TreePrompt(
+        random_tokens(rng, 5), random_forest(rng, num_trees, 3), random_tokens(rng, 4)
+    )
 
 
 def ask(
@@ -114,6 +116,21 @@ def test_a_selector_that_goes_by_the_shape_finds_its_patch(
     assert "patched" not in report and report["recomputed"] == reports[0]["recomputed"]
 
 
+def test_a_share_of_each_row_is_found_where_only_what_follows_differs(
+    served: Served, rng: random.Random
+) -> None:
+    prompt = forest_prompt(rng)
+    longer = TreePrompt(prompt.system, [*prompt.trees, *random_forest(rng, 2, 2)], prompt.task)
+    reports = [
+        served.engine.ask(fuse(each, select="first", recompute=0.3, budget="chunk"))["meta_info"][
+            "depcache"
+        ]
+        for each in (prompt, longer)
+    ]
+    assert reports[1]["patched"] == reports[0]["recomputed"] > 0
+    assert reports[1]["recomputed"] > 0
+
+
 def test_a_prompt_that_begins_alike_shares_what_stands_before_the_difference(
     served: Served, oracle: FusedOracle, rng: random.Random
 ) -> None:
@@ -135,7 +152,7 @@ def test_a_wrong_patch_would_be_seen(
     chosen = some_of(rng, prompt, 8)
     ask(served, oracle, prompt, chosen)
     fewer = chosen[1:]  # the others were computed over the one that is left out
-    result, report = ask(served, oracle, prompt, fewer)
+    result, _ = ask(served, oracle, prompt, fewer)
     assert is_wrong(result, oracle.score(prompt, chosen, result["output_ids"]))
 
 
