@@ -37,7 +37,7 @@ def test_first_deals_the_budget_over_the_rows(share: float, expected: list[int])
 
 def test_all_of_it_is_what_another_view_would_change() -> None:
     for name in ("first", "random"):
-        chosen = select(ROWS, Recompute(1.0, name))  # pyright: ignore[reportArgumentType]
+        chosen = select(ROWS, Recompute(1.0, name))
         assert chosen.tolist() == selectable(ROWS).tolist()
 
 
