@@ -63,6 +63,11 @@ class Config(BaseSettings):
         description="how long a fused request waits for its missing rows before it is answered as "
         "flat prompt; one that is pinned waits for ever",
     )
+    patches: bool = Field(
+        False,
+        description="what fused requests compute again is kept on the device, for requests that "
+        "begin alike and select alike; a request may say otherwise",
+    )
     fused_shadow_share: float = Field(
         0.01,
         ge=0,

@@ -18,6 +18,9 @@ NO_COPIES: Mapping[str, Any] = MappingProxyType({})  # one for all: most nodes h
 TAIL_MARK = b"\xff\xff\xff\xff"
 """What `Root.behind` begins with for tails: no number of tokens, so no other key begins so."""
 
+PATCH_MARK = 2 * TAIL_MARK
+"""The same for patches: behind its mark a tail has a number of tokens."""
+
 
 class Node(RadixNode["Node"]):
     """A run of cached tokens.
@@ -128,8 +131,13 @@ class Root(Node):
 
     @property
     def is_tail(self) -> bool:
-        """What is below stands behind a whole context: a task, an answer, later turns."""
+        """What is below stands behind a whole context: a task, an answer, later turns, a patch."""
         return self.behind.startswith(TAIL_MARK)
+
+    @property
+    def is_patch(self) -> bool:
+        """What is below was computed again for a fused request; see `depcache.plan.patch_key`."""
+        return self.behind.startswith(PATCH_MARK)
 
     @property
     def identity(self) -> tuple[Hashable, bytes]:

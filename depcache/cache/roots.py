@@ -39,6 +39,10 @@ class Roots:
             self.tiers.note_root(root)
         return root
 
+    def find_root(self, namespace: Hashable, behind: bytes) -> Root | None:
+        """The same where it has nodes, else None; no tier is told that somebody looked."""
+        return self._roots.get((namespace, behind))
+
     def roots(self) -> list[Root]:
         """Those that have nodes."""
         return list(self._roots.values())

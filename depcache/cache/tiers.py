@@ -87,7 +87,10 @@ class TierStack:
         free. Ends early when nothing is left to evict.
         """
         victims = tree.evict(num_tokens)
-        leaving: list[tuple[Node, Any]] = list(victims)
+        # A patch is on the device alone: a fused request loads nothing, its settling request does.
+        leaving: list[tuple[Node, Any]] = [
+            each for each in victims if self._tiers and not each[0].root.is_patch
+        ]
         for tier in self._tiers:
             if not leaving:
                 break

@@ -22,6 +22,7 @@ class ReuseReport:
     loaded           brought back from a slower tier
     missed           computed now
     recomputed       computed, cached or not: the share that a fused request asked for
+    patched          tokens of `shared` that are of this share: an equal request has kept them
     plain            the task, or all of a prompt that was served without dependencies
     tail             tokens of `plain` that came from the cache: turns of a conversation before this
     see              what computed tokens saw: their "ancestors" alone; everything before them
@@ -48,6 +49,7 @@ class ReuseReport:
     loaded: int = 0
     missed: int = 0
     recomputed: int = 0
+    patched: int = 0
     plain: int = 0
     tail: int = 0
     see: str = "ancestors"

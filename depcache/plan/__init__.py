@@ -5,6 +5,8 @@ from depcache.plan.insertion import ContextInsertion, Duplicate, Offer
 from depcache.plan.look import Look, look_up
 from depcache.plan.lookahead import Lookahead
 from depcache.plan.match import Match, match_segments
+from depcache.plan.patch import PatchInsertion
+from depcache.plan.patch_match import count_patched
 from depcache.plan.request import RequestPlan, ShiftedRows, plan_request
 from depcache.plan.rows import RowKind, RowTable
 from depcache.plan.schedule import SCHEDULERS, Scheduler, make_scheduler
@@ -19,6 +21,7 @@ __all__ = [
     "Lookahead",
     "Match",
     "Offer",
+    "PatchInsertion",
     "RequestPlan",
     "RowKind",
     "RowTable",
@@ -26,6 +29,7 @@ __all__ = [
     "SegmentTable",
     "ShiftedRows",
     "TailInsertion",
+    "count_patched",
     "look_up",
     "make_scheduler",
     "match_segments",

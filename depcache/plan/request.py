@@ -15,7 +15,8 @@ rows of the tail come with no loaded ones of the context, and the order above ho
 
 Of a fused request (FusionRAG, section 4.3; CacheBlend) the selected tokens are computed again: they
 stand among the missed, in prompt order, and their cached slots are not in the row, so that neither
-prefill nor decode sees the stale copy.
+prefill nor decode sees the stale copy. What an earlier request has computed for them is a patch
+(`depcache.plan.patch_key`), and stands among the shared.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from depcache.cache.node import Node, slots_of
+from depcache.cache.node import Node, Root, slots_of
 from depcache.cache.tree import KVTree
 from depcache.plan.match import match_segments
+from depcache.plan.patch_match import Patch, match_patches
 from depcache.plan.rows import RowKind, RowTable
 from depcache.plan.segments import SegmentTable
 
@@ -61,6 +63,7 @@ class RequestPlan:
     ends          per segment the deepest matched node, None where nothing matched
     matched       per segment the number of its leading tokens that matched
     tail_end      the deepest node of the tail; None where nothing of it is cached
+    patches       of a fused request that keeps them: of each row that may have one
     num_locked    tokens of `nodes`, and of what they are hidden behind: what is kept from eviction
     """
 
@@ -79,6 +82,7 @@ class RequestPlan:
     num_tail_shared: int = 0
     num_tail_loaded: int = 0
     tail_end: Node | None = field(default=None, repr=False)
+    patches: list[Patch] = field(default_factory=list[Patch], repr=False)
 
     @property
     def order(self) -> np.ndarray:
@@ -114,8 +118,13 @@ class RequestPlan:
         return self.num_context - self.num_hits
 
     @property
+    def num_patched(self) -> int:
+        """Those of the shared that an earlier request has computed again."""
+        return sum(patch.num_found for patch in self.patches)
+
+    @property
     def num_recomputed(self) -> int:
-        """Those of them that were selected, whatever is cached."""
+        """Those of the missed that were selected, whatever is cached."""
         return int((self.rows.kind == RowKind.RECOMPUTED).sum())
 
 
@@ -185,6 +194,19 @@ def plan_request(
         empty = np.empty(0, np.int64)
         shifted = ShiftedRows(empty, empty, empty)
         shared_index, shifted_index = index, empty
+    num_locked = _count_once(nodes) if table.has_twins else int(sizes.sum())
+    patches: list[Patch] = []
+    if table.patches and isinstance(root, Root):
+        patches = match_patches(tree, root.namespace, table, match.matched)
+        patched = np.concatenate([shared_index[:0], *(patch.found for patch in patches)])
+        assert selected is not None
+        selected = selected.copy()
+        selected[patched] = False
+        of_patches = [node for patch in patches for node in patch.nodes]
+        shared_index = np.concatenate((shared_index, patched))
+        slots = np.concatenate((slots, slots_of(of_patches)))
+        nodes = nodes + of_patches
+        num_locked += len(patched)
     return RequestPlan(
         version=tree.version,
         rows=RowTable.make(
@@ -204,10 +226,11 @@ def plan_request(
         ends=match.ends,
         matched=match.matched,
         num_context=num_context,
-        num_locked=_count_once(nodes) if table.has_twins else int(sizes.sum()),
+        num_locked=num_locked,
         num_tail_shared=num_tail_shared,
         num_tail_loaded=num_tail_loaded,
         tail_end=match.tail_end,
+        patches=patches,
     )
 
 

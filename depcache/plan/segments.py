@@ -17,6 +17,7 @@ from depcache.cache.node import Node, Root
 from depcache.cache.radix import TOKEN_BYTES, to_key
 from depcache.cache.tree import KVTree
 from depcache.plan.join_key import make_join_keys
+from depcache.plan.patch_key import PatchKey, make_patch_keys
 from depcache.plan.tail_key import make_tail_key
 from depcache.prompt.behind import Behind
 from depcache.prompt.forest import Forest, find_twins
@@ -41,6 +42,7 @@ class SegmentTable:
     selected     of a fused request bool (num_tokens,), what is computed again; else None
     hidden       segment -> raw tokens that it stands behind in the tree, below its parent, and
                  that are no part of this prompt (see `depcache.prompt.behind`)
+    patches      of a fused request that keeps and reads what is computed again: where each row's is
     """
 
     num_tokens: int
@@ -57,6 +59,7 @@ class SegmentTable:
     has_twins: bool = False
     selected: np.ndarray | None = field(default=None, repr=False)
     hidden: dict[int, bytes] = field(default_factory=dict, repr=False)
+    patches: list[PatchKey] = field(default_factory=list[PatchKey], repr=False)
 
     @classmethod
     def make(
@@ -66,11 +69,14 @@ class SegmentTable:
         layout: Layout,
         selected: np.ndarray | None = None,
         behind: Behind | None = None,
+        *,
+        keeps_patches: bool = False,
     ) -> SegmentTable:
         """Prepare `tokens` (num_tokens,) int64 in pre-order, cut as `forest` says.
 
         selected  of a fused request, int64 indices of what is computed again; may be empty
         behind    of a fused request, what its trees stand behind
+        keeps_patches  of a fused request, see `patches`
         """
         structure, positions = forest.structure, token_positions(forest, layout)
         if forest.system_len:
@@ -100,6 +106,9 @@ class SegmentTable:
             has_twins=bool(hidden) or find_twins(tokens, forest) is not None,
             selected=None if selected is None else _mark(selected, forest.num_tokens),
             hidden=hidden,
+            patches=make_patch_keys(key, forest, selected, behind)
+            if keeps_patches and selected is not None
+            else [],
         )
         if structure.joins:
             table._hang_joins(forest)

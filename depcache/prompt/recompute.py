@@ -17,8 +17,10 @@ from depcache.prompt.layout_names import Layout
 
 See = Literal["ancestors", "fused"]
 Select = Literal["first", "query", "mixed", "random", "given"]
+Budget = Literal["global", "chunk"]
 
 SELECTS: tuple[Select, ...] = get_args(Select)
+BUDGETS: tuple[Budget, ...] = get_args(Budget)
 DEFAULT_SHARE = 0.15
 DEFAULT_SELECT: Select = "first"
 BY_QUESTION: tuple[Select, ...] = ("query", "mixed")
@@ -33,11 +35,15 @@ class Recompute:
     select    first: the first tokens of each row. query: those that the question leans on most
               (FusionRAG, section 3.2). mixed: half of each. random: a control. given: `selected`
     selected  indices of context tokens in pre-order, ascending; with `given` and only then
+    budget    global: the share is of the context, whatever row it is spent in (FusionRAG). chunk:
+              it is of each row (Cache-Craft), at least one token
     seed      of `random`
     is_pinned  fuse and nothing else: the server neither answers the flat prompt where that is
               cheaper, nor leaves a row unsettled that it meets for the first time
     behind    per row what its KV was computed behind, beside the system: None for nothing, token
               ids, or the text of one element where the prompt is a text. None: no row has any
+    patches   what is computed again is kept, and an equal selection over an equal beginning of a
+              prompt reads it. None: as the server is set
 
     Raises PromptError when these do not fit each other.
     """
@@ -48,6 +54,8 @@ class Recompute:
     seed: int = 0
     is_pinned: bool = False
     behind: tuple[str | tuple[int, ...] | None, ...] | None = None
+    patches: bool | None = None
+    budget: Budget = "global"
 
     def __post_init__(self) -> None:
         is_number = isinstance(self.share, int | float) and not isinstance(self.share, bool)
@@ -58,6 +66,10 @@ class Recompute:
         if self.select not in SELECTS:
             raise PromptError(
                 f"{shorten(self.select)} is no selector: use one of {', '.join(SELECTS)}"
+            )
+        if self.budget not in BUDGETS:
+            raise PromptError(
+                f"{shorten(self.budget)} is no budget: use one of {', '.join(BUDGETS)}"
             )
         if not isinstance(self.seed, int) or not 0 <= self.seed <= MAX_SEED:
             raise PromptError(
@@ -124,6 +136,10 @@ class Recompute:
             params["depcache_seed"] = self.seed
         if self.is_pinned:
             params["depcache_pin"] = True
+        if self.budget != "global":
+            params["depcache_budget"] = self.budget
+        if self.patches is not None:
+            params["depcache_patches"] = self.patches
         if self.behind is not None and any(self.behind):
             params["depcache_behind"] = [
                 list(each) if isinstance(each, tuple) else each for each in self.behind

@@ -27,6 +27,7 @@ from depcache.prompt.recompute import (
     DEFAULT_SELECT,
     DEFAULT_SHARE,
     MAX_SEED,
+    Budget,
     Recompute,
     See,
     Select,
@@ -99,6 +100,15 @@ class FusableWire(Wire):
         description="Fuse and nothing else: no flat prompt where that is cheaper, and no row "
         "unsettled. Then an answer depends on nothing that came before.",
     )
+    depcache_budget: Budget = Field(
+        default="global",
+        description="Whether the share is of the context as a whole, or of each row.",
+    )
+    depcache_patches: bool | None = Field(
+        default=None,
+        description="Keep what is computed again, and read what equal requests have kept. null: as "
+        "the server is set.",
+    )
     depcache_behind: Annotated[list[TokenIds | str | None], FailFast()] = Field(
         default_factory=list,
         description="Per root what its KV was computed behind, beside the system, such as the "
@@ -144,6 +154,8 @@ class FusableWire(Wire):
                 tuple(each) if isinstance(each, list) else each for each in self.depcache_behind
             )
             or None,
+            patches=self.depcache_patches,
+            budget=self.depcache_budget,
         )
 
     def to_params(self) -> dict[str, Any]:

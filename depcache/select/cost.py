@@ -140,6 +140,7 @@ def choose(
     share: float,
     is_pinned: bool,
     needs_scores: bool = False,
+    num_patched: int | None = None,
 ) -> Choice:
     """The cheaper way in tokens computed, now and later.
 
@@ -151,6 +152,9 @@ def choose(
     num_prefix    of these, what a plain prompt would find cached
     num_task      tokens of the task
     share         recomputed share, 0 to 1
+    num_patched   of what is selected, what is kept from an equal request; None: the request neither
+                  keeps nor reads patches. Then an equal context costs its selection each time, else
+                  once, unless the next question selects other tokens
     needs_scores  the selector goes by scores. Then the first pass always runs, it computes the task
                   and one token more, and all rows must be there for it
 
@@ -173,8 +177,10 @@ def choose(
     # The first pass computes one token that is thrown away. What is selected in a row that is not
     # settled counts twice, to the disadvantage of fusing.
     num_first_pass = num_task + 1 if needs_scores else int(bool(settled))
-    again = met.repeats * (sum(missing) - num_settled + num_selected)
-    computed = sum(missing) + num_missing_system + num_selected + num_task + num_first_pass
+    keeps = num_patched is not None and not needs_scores
+    again = met.repeats * (sum(missing) - num_settled + (0 if keeps else num_selected))
+    num_recomputed = num_selected - (num_patched or 0)
+    computed = sum(missing) + num_missing_system + num_recomputed + num_task + num_first_pass
     fused = computed - spared + again
     flat = num_context - num_prefix + num_task
     return Choice(True, settled) if fused < flat else Choice(False, ())

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from depcache.prompt.forest import Forest, IntArray
 from depcache.prompt.recompute import Recompute
-from depcache.select.query import choose_top
-from depcache.select.simple import first, num_selected, selectable
+from depcache.select.query import choose_top_of_chunks
+from depcache.select.simple import deal, first, selectable
 
 FIRST_PARTS: dict[str, float] = {"query": 0.0, "mixed": 0.5}
 """Selector -> the part of its budget that the first tokens of the rows have, rounded down."""
@@ -27,11 +27,12 @@ class ByScore:
     """A budget of which some is spent without scores.
 
     taken  (T,) int64 indices of context tokens that are chosen as it is, ascending
-    num    how many of the others the scores choose, at least 1
+    nums   how many of the others the scores choose, at least 1 in all: one number for the context,
+           or one for each row, see `Recompute.budget`
     """
 
     taken: IntArray = field(repr=False)
-    num: int
+    nums: tuple[int, ...]
 
     @classmethod
     def of(cls, forest: Forest, recompute: Recompute) -> ByScore | None:
@@ -39,18 +40,20 @@ class ByScore:
         part = FIRST_PARTS.get(recompute.select)
         if part is None:
             return None
-        tokens = selectable(forest)
-        num = min(num_selected(recompute.share, forest.context_len), len(tokens))
-        num_first = int(part * num)
-        taken = np.sort(first(forest, tokens, num_first, recompute.seed))
-        return cls(taken, num - num_first) if num > num_first else None
+        dealt = deal(forest, recompute, selectable(forest))
+        taken = [first(forest, tokens, int(part * num), recompute.seed) for tokens, num in dealt]
+        nums = tuple(num - int(part * num) for _, num in dealt)
+        return cls(np.sort(np.concatenate(taken)), nums) if any(nums) else None
 
     def choose(self, forest: Forest, scores: NDArray[np.floating]) -> IntArray:
-        """All that is computed again: (T + num,) int64 indices, ascending, none twice.
+        """All that is computed again: (T + sum of nums,) int64 indices, ascending, none twice.
 
         scores  (context_len,), one for each token of the context, also for those that cannot be
                 selected
         """
         others = np.setdiff1d(selectable(forest), self.taken)
-        chosen = others[choose_top(scores[others - forest.system_len], self.num)]
+        starts = forest.structure.tree_starts if len(self.nums) > 1 else forest.starts[:1]
+        lens = np.diff([*np.searchsorted(others, starts), len(others)]).tolist()
+        best = choose_top_of_chunks(scores[others - forest.system_len], lens, self.nums)
+        chosen = others[best]
         return np.sort(np.concatenate((self.taken, chosen)))

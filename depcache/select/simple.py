@@ -28,9 +28,25 @@ def select(forest: Forest, recompute: Recompute, seen: IntArray | int = 0) -> In
         raise PromptError(
             f"{recompute.select} is no selector of this server: use one of {', '.join(SELECTORS)}"
         )
-    tokens = selectable(forest, seen)
-    num = min(num_selected(recompute.share, forest.context_len), len(tokens))
-    return np.sort(selector(forest, tokens, num, recompute.seed))
+    parts = deal(forest, recompute, selectable(forest, seen))
+    chosen = [selector(forest, tokens, num, recompute.seed) for tokens, num in parts]
+    return np.sort(np.concatenate(chosen))
+
+
+def deal(forest: Forest, recompute: Recompute, tokens: IntArray) -> list[tuple[IntArray, int]]:
+    """The tokens that can be selected, as the budget parts them, and how many of each part are.
+
+    tokens  as `selectable` gives them; one part with the budget `global`, else one for each row
+    """
+    if recompute.budget == "global" or not forest.num_trees:
+        return [(tokens, min(num_selected(recompute.share, forest.context_len), len(tokens)))]
+    starts = [*forest.structure.tree_starts.tolist(), forest.task_start]
+    parts = np.split(tokens, np.searchsorted(tokens, starts[1:-1]))
+    lens = np.diff(starts).tolist()
+    return [
+        (part, min(num_selected(recompute.share, length), len(part)))
+        for part, length in zip(parts, lens, strict=True)
+    ]
 
 
 def read_selected(selected: Sequence[int], forest: Forest) -> IntArray:
@@ -58,7 +74,7 @@ def read_selected(selected: Sequence[int], forest: Forest) -> IntArray:
 
 
 def num_selected(share: float, num_tokens: int) -> int:
-    """How many of the context's tokens a share is: k = r N (FusionRAG, section 3.2).
+    """How many of a context's tokens, or of a row's, a share is: k = r N (FusionRAG, section 3.2).
 
     At least one, unless the share is 0.
     """

@@ -12,12 +12,15 @@ leaves. Where it computes more, because chunks are missing, it is fused only if 
 those of a prefix cache that saw the same requests. Else it is plain, and fills a prefix cache.
 
     served r       the same chunks by the rule that servers have, `depcache.select.cost`
+    patches r      the same, where servers keep what they compute again. The share is spent in each
+                   chunk by itself, so what is selected of a chunk follows from what begins alike
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -113,7 +116,12 @@ def count_chunks(
 
 
 def count_served(
-    requests: Requests, lens: Mapping[str, int], share: float, capacity: int | None = None
+    requests: Requests,
+    lens: Mapping[str, int],
+    share: float,
+    capacity: int | None = None,
+    *,
+    patches: bool = False,
 ) -> list[int]:
     """Tokens that a server computes for each request, by the rule that it has."""
     cache = Lru(capacity)
@@ -125,7 +133,14 @@ def count_served(
         met = forecast.meet([chunk.encode() for chunk in request], [not num for num in missing])
         num_context = SYSTEM_TOKENS + sum(lens[chunk] for chunk in request)
         system = 0 if cache.hit(("",)) else SYSTEM_TOKENS
-        again = num_selected(share, num_context - SYSTEM_TOKENS)
+        selected = [num_selected(share, lens[chunk]) for chunk in request[1:]]
+        again = sum(selected) if patches else num_selected(share, num_context - SYSTEM_TOKENS)
+        ways = [("patch", *request[:stop]) for stop in range(2, len(request) + 1)]
+        if not patches or 0 in selected:
+            ways = []
+        num_whole = next((row for row, num in enumerate(missing) if num), len(request))
+        is_kept = [cache.hit(way) for way in ways[: max(num_whole - 1, 0)]]
+        num_patched = sum(num for num, hit in zip(selected, is_kept, strict=False) if hit)
         choice = choose(
             missing=missing,
             num_missing_system=system,
@@ -136,15 +151,22 @@ def count_served(
             num_task=TASK_TOKENS,
             share=share,
             is_pinned=False,
+            num_patched=num_patched if patches else None,
         )
         if not choice.is_fused:
             computed.append(_prefix(cache, request, lens))
             continue
+        again -= num_patched
         computed.append(sum(missing) + system + again + TASK_TOKENS + bool(choice.settled))
         if choice.settled:
             cache.add(("",), SYSTEM_TOKENS)
             for row in choice.settled:
                 cache.add(_node(request[row]), lens[request[row]])
+        # A patch stands behind rows that are reused, all of them.
+        for row, way in enumerate(ways, 1):
+            if any(num and at not in choice.settled for at, num in enumerate(missing[: row + 1])):
+                break
+            cache.add(way, selected[row - 1])
     return computed
 
 
@@ -184,7 +206,10 @@ def _simulate_set(data: ChunkSet, number: int) -> list[dict[str, Any]]:
             for share in SHARES:
                 counts = count_chunks(requests, data.lens, share, capacity)
                 found[f"chunks {share:g}"] = sum(counts)
-                found[f"served {share:g}"] = sum(count_served(requests, data.lens, share, capacity))
+                served = partial(count_served, requests, data.lens, share, capacity)
+                found[f"served {share:g}"] = sum(served())
+                if share:
+                    found[f"patches {share:g}"] = sum(served(patches=True))
             rows += [
                 {
                     "set": data.name,

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from depcache.cache import Node
+from depcache.cache import Node, Root
 from depcache.errors import PromptError
-from depcache.plan import SegmentTable, look_up, match_segments
+from depcache.plan import SegmentTable, count_patched, look_up, match_segments
 from depcache.prompt.wire import WireIds, parse_wire
 from sglang_patches.contract import Scheduler
 from sglang_patches.observe.stats import dump_tree, make_stats
@@ -112,6 +112,7 @@ def _missing_of(cache: Any, prompt: dict[str, Any]) -> dict[str, Any]:
     return {
         "missing_by_tree": missing,
         "missing_system": missing_system,
+        "patched": count_patched(cache.tree, root.namespace, table, found.matched),
         "prefix": plain.shared + sum(plain.in_tiers),
     }
 
@@ -204,7 +205,7 @@ def _watch(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
     return {"capacity_tokens": cache.token_to_kv_pool_allocator.size}
 
 
-def _table_and_root(cache: Any, question: dict[str, Any]) -> tuple[SegmentTable, Node]:
+def _table_and_root(cache: Any, question: dict[str, Any]) -> tuple[SegmentTable, Root]:
     """The segments of the question's prompt, and the root of its namespace."""
     wire = parse_wire(question["custom_params"])
     if not isinstance(wire, WireIds):

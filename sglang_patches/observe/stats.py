@@ -122,7 +122,10 @@ def dump_tree(cache: Any, limit: int) -> dict[str, Any]:
                 "namespace": repr(above.root.namespace.parts)
                 if number is None
                 else nodes[number]["namespace"],
-                "tokens": to_tokens(node.key)[:MAX_SHOWN_TOKENS].tolist(),
+                # The key of a patch holds places in its row, which have no text.
+                "tokens": []
+                if above.root.is_patch
+                else to_tokens(node.key)[:MAX_SHOWN_TOKENS].tolist(),
                 "num_tokens": node.num_tokens,
                 "position": node.home,
                 "tiers": tiers,

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -46,6 +46,7 @@ FUSED = "depcache_fused"  # attribute of a request: its `Fused`
 SETTLES = "depcache_settles"  # attribute of a request that settles another's rows
 
 _timeout_s = 2.0
+_keeps_patches = False
 
 CHEAPER = "the flat prompt computes no more tokens than fusing"
 TIMED_OUT = "the missing rows were not settled in time"
@@ -53,10 +54,10 @@ FAILED = "the missing rows could not be settled"
 GUARDED = "the quality guard found that fused answers differ too much"
 
 
-def set_settle_timeout(config: Config) -> None:
-    """Take over the setting, for this process."""
-    global _timeout_s
-    _timeout_s = config.settle_timeout_s
+def set_fused(config: Config) -> None:
+    """Take over the settings, for this process."""
+    global _timeout_s, _keeps_patches
+    _timeout_s, _keeps_patches = config.settle_timeout_s, config.patches
 
 
 @dataclass(slots=True, eq=False)
@@ -114,6 +115,8 @@ def read_fused(
     recompute: Recompute | None = getattr(wire, "recompute", None)
     if recompute is None:
         return
+    if recompute.patches is None:
+        recompute = replace(recompute, patches=_keeps_patches)
     allowed = shadow().allow(recompute)
     fused = Fused(allowed or recompute, tokens, forest, behind=behind)
     seen = 0 if behind is None else tokens_seen(tokens, forest, behind)
@@ -128,7 +131,7 @@ def read_fused(
         return
     fused.num_selected = len(selected)
     fused.by_score = ByScore.of(forest, recompute)
-    _set_selected(obj, forest, selected.tolist(), behind)
+    _set_selected(obj, fused, selected.tolist())
 
 
 def serve_flat(obj: Any, fused: Fused, reason: str | None = None) -> None:
@@ -207,6 +210,8 @@ async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
         share=fused.recompute.share,
         is_pinned=fused.recompute.is_pinned,
         needs_scores=fused.by_score is not None,
+        # Until there are scores nobody knows which tokens are selected.
+        num_patched=found["patched"] if fused.recompute.patches and not fused.by_score else None,
     )
     if not choice.is_fused:
         serve_flat(obj, fused, CHEAPER)
@@ -215,7 +220,7 @@ async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
         report = out["meta_info"][ATTRIBUTE]
         fused.num_settled = report["missed"] + report["plain"]
         if fused.by_score is not None:
-            _set_selected(obj, forest, report[CHOSEN])
+            _set_selected(obj, fused, report[CHOSEN])
 
 
 def make_settling(obj: Any, fused: Fused, rows: tuple[int, ...]) -> Any:
@@ -324,11 +329,15 @@ def _ids_params(forest: Forest) -> dict[str, Any]:
     ).to_params()
 
 
-def _set_selected(
-    obj: Any, forest: Forest, selected: list[int], behind: Behind | None = None
-) -> None:
-    given = Recompute(select="given", selected=tuple(selected), behind=behind)
-    _set_params(obj, {**_ids_params(forest), "depcache_layout": "sequential", **given.to_params()})
+def _set_selected(obj: Any, fused: Fused, selected: list[int]) -> None:
+    given = Recompute(
+        select="given",
+        selected=tuple(selected),
+        behind=fused.behind,
+        patches=fused.recompute.patches or None,
+    )
+    params = {**_ids_params(fused.forest), "depcache_layout": "sequential", **given.to_params()}
+    _set_params(obj, params)
 
 
 def _set_params(obj: Any, params: dict[str, Any]) -> None:

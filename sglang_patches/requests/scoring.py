@@ -40,7 +40,7 @@ CHOSEN = "chosen"
 
 def to_param(by_score: ByScore) -> dict[str, Any]:
     """Returns what the scheduler is told of a budget, in plain numbers."""
-    return {"num": by_score.num, "taken": by_score.taken.tolist()}
+    return {"nums": list(by_score.nums), "taken": by_score.taken.tolist()}
 
 
 def take_param(custom_params: Any) -> tuple[Any, ByScore | None]:
@@ -49,7 +49,7 @@ def take_param(custom_params: Any) -> tuple[Any, ByScore | None]:
         return custom_params, None
     others = dict(custom_params)
     told = others.pop(SCORING)
-    return others, ByScore(np.array(told["taken"], np.int64), told["num"])
+    return others, ByScore(np.array(told["taken"], np.int64), tuple(told["nums"]))
 
 
 def pass_on(obj: Any) -> None:

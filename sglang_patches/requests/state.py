@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 
 from depcache.cache import KVTree, Node
-from depcache.plan import ContextInsertion, RequestPlan, SegmentTable, TailInsertion
+from depcache.plan import (
+    ContextInsertion,
+    PatchInsertion,
+    RequestPlan,
+    SegmentTable,
+    TailInsertion,
+)
 from depcache.prompt.behind import check_behind
 from depcache.prompt.forest import Forest
 from depcache.prompt.wire import WireIds, forest_from_wire
@@ -170,14 +176,19 @@ class RequestState:
             self.scores = self.scores.restart()
         self.handle = Handle(list(plan.nodes))
         num_computed = self.num_tokens - plan.num_hits - plan.num_tail
-        self.insertion = ContextInsertion(
-            tree,
-            self.namespace,
-            self.table,
-            plan,
-            num_computed=num_computed,
-            is_exact=self.is_exact,
-        )
+        if self.table.patches:
+            self.insertion = PatchInsertion(
+                tree, self.namespace, self.table, plan, num_computed=num_computed
+            )
+        else:
+            self.insertion = ContextInsertion(
+                tree,
+                self.namespace,
+                self.table,
+                plan,
+                num_computed=num_computed,
+                is_exact=self.is_exact,
+            )
         self.tail = TailInsertion(
             tree, self.namespace, self.table, plan, self.insertion, num_computed=num_computed
         )
@@ -226,6 +237,7 @@ class RequestState:
             "plain": self.num_tokens - plan.num_context,
             "tail": plan.num_tail_shared + self.num_tail_loaded,
             "fallback_reason": self.fallback_reason,
+            **({"patched": plan.num_patched} if self.table.patches else {}),
         }
 
 
@@ -240,7 +252,10 @@ def table_of(tokens: np.ndarray, wire: WireIds) -> tuple[Forest, SegmentTable]:
         return forest, SegmentTable.make(tokens, forest, wire.layout)
     behind = None if recompute.behind is None else check_behind(recompute.behind, forest)
     selected = select(forest, recompute)
-    return forest, SegmentTable.make(tokens, forest, wire.layout, selected, behind)
+    keeps = bool(recompute.patches)
+    return forest, SegmentTable.make(
+        tokens, forest, wire.layout, selected, behind, keeps_patches=keeps
+    )
 
 
 def to_log(report: dict[str, Any]) -> str:

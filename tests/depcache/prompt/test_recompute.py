@@ -45,8 +45,11 @@ def test_a_fused_request_is_sequential_and_has_defaults(form: dict[str, Any]) ->
 @pytest.mark.parametrize("form", [IDS, OUTLINE], ids=["ids", "outline"])
 def test_a_fused_request_comes_back_from_its_keys(form: dict[str, Any]) -> None:
     asked = {"see": "fused", "recompute": 0.3, "select": "random", "seed": 4, "pin": True}
+    asked |= {"patches": False, "budget": "chunk"}
     wire = read(form, **asked)
-    assert wire.recompute == Recompute(0.3, "random", seed=4, is_pinned=True)
+    assert wire.recompute == Recompute(
+        0.3, "random", seed=4, is_pinned=True, patches=False, budget="chunk"
+    )
     assert parse_wire(wire.to_params()) == wire
 
 
@@ -72,6 +75,9 @@ def test_other_requests_have_none_of_its_keys(form: dict[str, Any]) -> None:
         (IDS, {"select": "given", "selected": ["3"]}, "depcache_selected[0] is '3'"),
         (IDS, {"select": "given", "selected": None}, "depcache_selected is None"),
         (IDS, {"seed": -1}, "depcache_seed is -1"),
+        (IDS, {"budget": "row"}, "depcache_budget is 'row'"),
+        (IDS, {"patches": 1}, "depcache_patches is 1"),
+        (IDS, {"patches": "true"}, "depcache_patches is 'true'"),
         (OUTLINE, {"select": "given", "selected": [3]}, "whose tokens nobody has counted"),
     ],
 )
@@ -84,9 +90,10 @@ def test_keys_that_do_not_fit_are_refused(
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["recompute", "select", "selected", "seed", "pin"])
+@pytest.mark.parametrize("name", ["recompute", "select", "selected", "seed", "pin", "patches"])
 def test_keys_of_a_fused_request_alone_are_refused(name: str) -> None:
-    value = {"recompute": 0.5, "select": "first", "selected": [3], "seed": 1, "pin": True}[name]
+    values = {"recompute": 0.5, "select": "first", "selected": [3], "seed": 1, "pin": True}
+    value = {**values, "patches": True}[name]
     with pytest.raises(PromptError, match=f"depcache_{name} goes with depcache_see"):
         read(IDS, **{name: value})
 
@@ -96,6 +103,11 @@ def test_a_layout_that_a_fused_request_cannot_have_is_refused() -> None:
         render([("A", "r", "B")], "Who?", layout="staggered", recompute=0.2)
     params = render([("A", "r", "B")], "Who?", recompute=0.2).extra_body["custom_params"]
     assert params["depcache_layout"] == "sequential"
+
+
+def test_a_budget_that_is_none_is_refused() -> None:
+    with pytest.raises(PromptError, match="'row' is no budget: use one of global, chunk"):
+        Recompute(budget="row")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("share", [True, "0.1", 2, float("nan"), None])

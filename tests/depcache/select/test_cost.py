@@ -94,6 +94,15 @@ def test_a_context_that_comes_again_and_again_is_answered_as_it_is_once() -> Non
     assert not choice([0] * 4, repeats=6).is_fused
 
 
+def test_a_context_whose_patches_are_kept_may_come_again_as_often_as_it_likes() -> None:
+    assert choice([0] * 4, repeats=6, num_patched=0).is_fused
+    assert not choice([0] * 4, repeats=6, num_patched=0, needs_scores=True).is_fused
+    # 60 selected and 30 of the task; the flat prompt computes 450 - num_prefix.
+    assert not choice([0] * 4, num_prefix=360, num_patched=0).is_fused
+    assert choice([0] * 4, num_prefix=360, num_patched=1).is_fused
+    assert not choice([0] * 4, num_prefix=420, num_patched=60).is_fused  # equal: the exact way
+
+
 def test_what_is_not_settled_is_computed_again_at_every_repeat() -> None:
     assert choice([0, 0, 0, 100], [True, True, True, False], repeats=1).is_fused
     assert not choice([0, 0, 0, 100], [True, True, True, False], repeats=2).is_fused

@@ -39,6 +39,25 @@ def test_half_are_first_tokens_and_the_rest_the_highest_of_the_others(
     assert choose(share, "mixed") == expected
 
 
+@pytest.mark.parametrize(
+    ("share", "name", "expected"),
+    [
+        (0.25, "query", [8, 10]),  # one of four tokens, and one of two, where global has the best
+        (0.5, "query", [7, 8, 10]),
+        (0.5, "mixed", [5, 8, 10]),
+        (1, "mixed", range(5, 11)),
+    ],
+)
+def test_a_budget_of_each_row_takes_the_highest_of_it(
+    share: float, name: Select, expected: list[int]
+) -> None:
+    scores = SCORES.copy()
+    scores[-1] = 0.35
+    by_score = ByScore.of(ROWS, Recompute(share, name, budget="chunk"))
+    assert by_score is not None
+    assert by_score.choose(ROWS, scores).tolist() == list(expected)
+
+
 def test_no_token_is_chosen_twice() -> None:
     by_score = ByScore.of(ROWS, Recompute(0.45, "mixed"))
     assert by_score is not None and by_score.taken.tolist() == [5, 9]

@@ -8,7 +8,7 @@ import pytest
 
 from depcache.errors import PromptError
 from depcache.prompt.forest import Forest
-from depcache.prompt.recompute import Recompute
+from depcache.prompt.recompute import Recompute, Select
 from depcache.select import num_selected, select, selectable
 
 # system 0-1 | row 2-4 | row 5-8 | row 9-10 | task 11
@@ -37,7 +37,7 @@ def test_first_deals_the_budget_over_the_rows(share: float, expected: list[int])
 
 def test_all_of_it_is_what_another_view_would_change() -> None:
     for name in ("first", "random"):
-        chosen = select(ROWS, Recompute(1.0, name))  # pyright: ignore[reportArgumentType]
+        chosen = select(ROWS, Recompute(1.0, name))
         assert chosen.tolist() == selectable(ROWS).tolist()
 
 
@@ -53,6 +53,24 @@ def test_random_is_the_same_for_a_seed_and_another_for_another() -> None:
 )
 def test_a_budget_is_the_share_of_the_context(share: float, num_tokens: int, expected: int) -> None:
     assert num_selected(share, num_tokens) == expected
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0, []), (0.1, [5, 9]), (0.5, [5, 6, 9]), (0.8, [5, 6, 7, 9, 10])]
+)
+def test_a_budget_of_each_row_is_its_share(share: float, expected: list[int]) -> None:
+    assert select(ROWS, Recompute(share, budget="chunk")).tolist() == expected
+
+
+@pytest.mark.parametrize("name", ["first", "random"])
+def test_what_a_row_gets_of_a_budget_of_its_own_depends_on_no_row_behind_it(name: Select) -> None:
+    lens = [7, 30, 21]
+    chosen: list[list[int]] = []
+    for last in (10, 90):
+        forest = Forest.make(60 + last, 1, [*lens, last], [-1] * 4)
+        selected = select(forest, Recompute(0.3, name, seed=3, budget="chunk")).tolist()
+        chosen.append([index for index in selected if index < 1 + sum(lens)])
+    assert chosen[0] == chosen[1] != []
 
 
 def test_an_empty_context_has_no_budget() -> None:

@@ -57,6 +57,14 @@ def test_a_server_settles_rows_that_come_again_and_reuses_them_in_any_order() ->
     assert counts[2:] == [25, 25]
 
 
+def test_a_server_that_keeps_patches_computes_a_share_once() -> None:
+    requests = [("a", "b"), ("b", "a"), *3 * [("a", "b", "c")], ("a", "b")]
+    cold = [*requests[:2], ("c",), ("c", "b"), ("b", "c")]
+    counts = count_served([*cold, *requests[2:]], LENS, 0.1, patches=True)
+    assert counts[-4:] == [20 + 30 + 25, 25, 25, 25]  # the last one begins like the others
+    assert count_served(cold, LENS, 0.0, patches=True) == count_served(cold, LENS, 0.0)
+
+
 @pytest.mark.parametrize("stream", [each for each in STREAMS if each != "paraphrased"])
 @pytest.mark.parametrize("share", [0.05, 0.15, 0.3])
 def test_a_server_computes_little_more_than_a_prefix_cache_on_repeats(

@@ -105,7 +105,7 @@ ORDER = np.array([0, 1, 5, 6, 7, 8, 2, 3, 4, *range(9, 15)])
 
 
 def make_scores() -> Scores:
-    return Scores(ByScore(np.array([5]), 2), FOREST, HOMES, np.arange(2, 9))
+    return Scores(ByScore(np.array([5]), (2,)), FOREST, HOMES, np.arange(2, 9))
 
 
 def test_keys_are_turned_to_where_they_stand_and_chunks_add_up() -> None:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.sglang
@@ -77,3 +79,19 @@ def test_no_text_leaves_its_label() -> None:
     add_text(dump, Letters())
     assert 'label="a\\"]; n9 [label=\\"b\\\\\\n' in to_dot(dump)
     assert to_dot(dump).count("\n") == 4
+
+
+def test_a_patch_has_no_words() -> None:
+    from depcache.cache import KVTree, TierStack
+    from depcache.cache.node import PATCH_MARK
+    from depcache.cache.radix import to_key
+    from sglang_patches.observe.stats import dump_tree
+    from sglang_patches.requests.tenants import Namespace
+
+    tree = KVTree()
+    for number, behind in enumerate((b"", PATCH_MARK + b"of a row")):
+        slots = np.arange(3) + 3 * number
+        tree.insert(tree.root(Namespace(None), behind), to_key(np.array([7, 8, 9])), slots, 0)
+    dump = dump_tree(SimpleNamespace(tree=tree, tiers=TierStack()), 10)
+    assert sorted(node["tokens"] for node in dump["nodes"]) == [[], [7, 8, 9]]
+    assert [node["num_tokens"] for node in dump["nodes"]] == [3, 3]

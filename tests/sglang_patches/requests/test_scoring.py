@@ -25,7 +25,7 @@ from tests.helpers.insertion import cache_context
 
 pytestmark = pytest.mark.sglang
 
-BUDGET = ByScore(np.array([5]), 2)
+BUDGET = ByScore(np.array([5]), (2,))
 # system 0-1 | row 2-4 | row 5-8 | the question 9-12 | its first token again
 WIRE = WireIds(
     depcache_version=2,
@@ -129,7 +129,7 @@ def test_a_budget_reaches_the_scheduler_and_comes_from_no_client() -> None:
     pass_on(obj)
     others, budget = take_param(obj.sampling_params["custom_params"])
     assert others == params and budget is not None
-    assert (budget.num, budget.taken.tolist()) == (2, [5])
+    assert (budget.nums, budget.taken.tolist()) == ((2,), [5])
     assert take_param(params) == (params, None)
     assert take_param([1]) == ([1], None)
     with pytest.raises(PromptError, match="'depcache_scoring' is no key of version 2"):
