@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path as FilePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from depcache.client.client import Client
 from depcache.precompute.invalidation import Invalidation, give_up
 from depcache.precompute.progress_file import count_done, forget_entities
 from depcache.precompute.table_source import TableSource
 from depcache.prompt.render import DEFAULT_TABLE_SYSTEM
-from depcache.tables.catalog import Catalog
+
+if TYPE_CHECKING:
+    from depcache.tables.catalog import Catalog
 
 
 def find_stale(old: Catalog, new: Catalog, *, state: str | FilePath | None = None) -> Invalidation:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path as FilePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from depcache.errors import PromptError, shorten
 from depcache.precompute.pieces import Piece
@@ -26,9 +26,10 @@ from depcache.precompute.source import Source, Wording
 from depcache.prompt.chunks import CHUNK_SEPARATOR
 from depcache.prompt.paths import Path
 from depcache.prompt.render import DEFAULT_TABLE_SYSTEM
-from depcache.tables.catalog import Catalog
-from depcache.tables.render import HEADING, render_tables
 from depcache.text_file import read_text
+
+if TYPE_CHECKING:
+    from depcache.tables.catalog import Catalog
 
 
 class TableSource(Source):
@@ -99,11 +100,15 @@ class TableSource(Source):
         return [Piece(name, tuple(paths), num_chars, self._groups.get(name, ""))]
 
     def make_request(self, paths: Sequence[Path]) -> dict[str, Any]:
+        from depcache.tables.render import render_tables  # brings networkx
+
         names = [self._named[text] for (text,) in dict.fromkeys(paths)]
         prompt = render_tables(self._catalog, names, QUESTION, system=self._system, close=False)
         return {**self._fields, "messages": prompt.messages, **prompt.extra_body}
 
     def describe(self) -> dict[str, str]:
+        from depcache.tables.render import HEADING
+
         return {
             "source": "tables",
             "form": digest_of([HEADING, CHUNK_SEPARATOR]),
