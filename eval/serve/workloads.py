@@ -30,6 +30,7 @@ from pathlib import Path as File
 from depcache.graph.base import GraphStore
 from depcache.graph.retrieval import Retriever
 from depcache.prompt.paths import Path
+from depcache.tables.catalog import Catalog
 from depcache.tables.table import Table
 from eval.chunks.streams import STREAMS, make_stream, read_set
 from eval.sets import DataSet, SetError
@@ -121,11 +122,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests in the order they come, and the graph they are about, if they are about one."""
+    """Requests in the order they come, and the graph or the tables they are about, if any."""
 
     spec: ServeSpec
     requests: list[Request]
     store: GraphStore | None
+    catalog: Catalog | None = None
 
     def digest(self) -> str:
         """Returns a digest of the spec and of all that is sent."""
@@ -138,7 +140,7 @@ def make(spec: ServeSpec, graphs: Graphs) -> Workload:
     if spec.pattern == CHUNKS:
         return Workload(spec, _ask_chunks(spec, graphs.folder), None)
     if spec.pattern in TABLES:
-        return Workload(spec, _ask_tables(spec, graphs.folder), None)
+        return _ask_tables(spec, graphs.folder)
     store, data = graphs.open(spec.graph)
     if spec.pattern == QUESTIONS:
         requests = _ask_questions(spec, store, data)
@@ -224,7 +226,7 @@ def _ask_chunks(spec: ServeSpec, folder: File | None) -> list[Request]:
     return requests
 
 
-def _ask_tables(spec: ServeSpec, folder: File | None) -> list[Request]:
+def _ask_tables(spec: ServeSpec, folder: File | None) -> Workload:
     form = read_form(spec.name)
     if folder is None:
         raise SetError(f"{spec.name!r} needs schemas: name the folder that holds them with --data")
@@ -253,7 +255,7 @@ def _ask_tables(spec: ServeSpec, folder: File | None) -> list[Request]:
                 by_heat=tuple(data.catalog[name].text for name in by_heat),
             )
         )
-    return requests
+    return Workload(spec, requests, None, data.catalog)
 
 
 def entities_of(requests: Sequence[Request]) -> list[str]:

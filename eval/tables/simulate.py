@@ -93,7 +93,7 @@ def _count_sets(data: SqlSet, prompts: Prompts, lens: Mapping[str, int]) -> dict
     component = {name: each for each in references.components for name in each}
     names = ("alone", "component", "chain", "references", "references ahead")
     needed = {name: _Needed() for name in names}
-    counts = dict.fromkeys(names, 0)
+    counts: dict[str, int] = dict.fromkeys(names, 0)
     for prompt in prompts:
         here = set(prompt)
         for table in prompt:

@@ -119,4 +119,6 @@ class DependencyFlashInferBackend(FlashInferAttnBackend):
 def _merge(
     first: torch.Tensor, first_lse: torch.Tensor, second: torch.Tensor, second_lse: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return _safe_merge_state(first, first_lse, second, second_lse)
+    output, lse = _safe_merge_state(first, first_lse, second, second_lse)
+    assert lse is not None
+    return output, lse
