@@ -70,20 +70,22 @@ class TableSource(Source):
         self._groups: dict[str, str] = {}
         for name in references.order:
             self._items[name] = references.closure([name])
-        for name in references.order if alone else ():
-            if len(self._items[name]) > 1:
-                # Tables of one level do not refer to each other.
-                level = references.level(name)
-                group = f"level {level}" if level is not None else name
-                self._add(f"{name} (alone)", (name,), f"{group} (alone)")
-        for names in sets:
-            tables = references.sort({catalog.find(name) for name in names})
-            if tables and tables != references.closure(tables):
-                self._add(", ".join(tables), tables, ", ".join(tables))
-            elif tables:
-                self._add(", ".join(tables), tables, "")
+        wanted = [references.sort({catalog.find(name) for name in names}) for names in sets]
+        wanted += [(name,) for name in references.order if alone]
+        for tables in wanted:
+            if tables != references.closure(tables):
+                self._add_open(tables)
+            elif len(tables) > 1:
+                self._items.setdefault(", ".join(tables), tables)
 
-    def _add(self, item: str, tables: tuple[str, ...], group: str) -> None:
+    def _add_open(self, tables: tuple[str, ...]) -> None:
+        """Add a set without some that it refers to; beside these it would be another."""
+        item = group = ", ".join(tables)
+        if len(tables) == 1:
+            item = f"{item} (alone)"
+            # Tables of one level do not refer to each other.
+            level = self._catalog.references.level(tables[0])
+            group = item if level is None else f"level {level}"
         self._items.setdefault(item, tables)
         self._groups.setdefault(item, group)
 
