@@ -159,11 +159,10 @@ def test_of_a_change_the_table_and_what_refers_to_it_is_given_up(
     found = work.run(restarted, "invalidate", *change, "--state", work.folder / "state.jsonl")
     assert (found["stale"], found["forgotten"]) == (["buyers", "orders"], 2)
     assert found["tokens"]["disk"] > 0 and not found["problems"]
-    for fields in ({}, {"cache_salt": SALT}):
+    tenants: list[dict[str, Any]] = [{}, {"cache_salt": SALT}]
+    for fields in tenants:
         assert ask(restarted, "goods", "holidays", **fields).missed == 0
-        explained = restarted.explain(
-            {**_request("buyers"), **fields},
-        )
+        explained = restarted.explain({**_request("buyers"), **fields})
         assert explained["missed"] > 0
 
 

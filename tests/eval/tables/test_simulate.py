@@ -71,7 +71,7 @@ def test_what_is_seen_less_is_computed_less(data: SqlSet, form: str) -> None:
 
 def test_closed_prompts_have_one_variant_of_each_table(data: SqlSet) -> None:
     form, rng = read_form("lake:spider:2:closed"), random.Random(0)
-    prompts = [choose(data, question, form, rng) for question in data.questions * 3]
+    prompts = [choose(data, question, form, rng) for question in [*data.questions] * 3]
     found = count(data, prompts, LENS, rng)
     assert found["alone"] == found["references"] > 0 == found["references ahead"]
     assert describe(data, prompts)["most_variants"] == 1
