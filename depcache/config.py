@@ -24,7 +24,7 @@ class Config(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="DEPCACHE_", extra="forbid")
 
-    attention_plan: Literal["auto", "custom_mask", "segments", "cascade"] = Field(
+    attention_plan: Literal["auto", "custom_mask", "segments", "cascade", "blocks"] = Field(
         "auto", description="how dependency attention is computed; auto is the fastest measured"
     )
     cpu_attention: Literal["new_rows", "stock"] = Field(

@@ -21,6 +21,7 @@ from eval.recognise import command as recognise
 from eval.serve import command as serve
 from eval.sets import SetError
 from eval.soak import command as soak
+from eval.tables import command as tables
 from eval.tiers import command as tiers
 
 SUBCOMMANDS = {
@@ -37,6 +38,7 @@ SUBCOMMANDS = {
     "spellings": (spellings, "facts in other places and spellings: found, and answered rightly?"),
     "recognise": (recognise, "facts in prompts of frameworks and of other kinds: what is found?"),
     "chunks": (chunks, "context that is only partly computed again: answers and tokens"),
+    "tables": (tables, "tokens of text-to-SQL prompts, by which tables are reused"),
     "attention": (attention, "milliseconds of the attention plans"),
     "tiers": (tiers, "time to first token by the tier that holds the KV, on a real server"),
     "soak": (soak, "everything at once for as long as one likes: does it hold?"),

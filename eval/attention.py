@@ -10,6 +10,8 @@ By two kinds of kernels, `causal` being ordinary attention over the same tokens:
 
 On a GPU also what it costs to move cached rows (`eval.gpu.moves`). Needs the extra `server`.
 
+    --fused   prompts of chunks instead of trees: all of the context is cached, and a share of it
+              computed again, the `first` tokens of each chunk or tokens anywhere (`random`)
     --quick   3 repeats instead of 15
 """
 
@@ -19,11 +21,16 @@ import argparse
 import statistics
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 
+from depcache.prompt.forest import Forest
 from depcache.prompt.prefix_tree import merge_sequences
+from depcache.prompt.recompute import Recompute, Select
+from depcache.select import select as choose_tokens
 from depcache.serving.launch import require_sglang
 from eval.gpu.moves import measure_moves
 from eval.gpu.plans import measure_flashinfer
@@ -36,6 +43,12 @@ NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 8, 4, 64
 TASK_LEN = 24
 CASES = ((3, 0), (10, 0), (10, 5), (10, 9), (20, 0), (20, 10), (20, 20))
 """Entities of the prompt, and how many of them are cached."""
+TREE_PLANS = ("auto", "custom_mask", "segments", "cascade")
+CHUNK_LEN = 128
+FUSED_CASES = tuple(product((1_000, 4_000), (0.05, 0.15, 0.3), ("first", "random")))
+"""Tokens of the context, the share of them that is computed again, and which these are."""
+FUSED_PLANS = ("auto", "cascade", "custom_mask", "blocks")
+"""Without `segments`: torch has it pad hundreds of requests of thousands of keys, in gigabytes."""
 
 
 def make_step(num_entities: int, num_cached_entities: int, system_len: int) -> Step:
@@ -58,9 +71,40 @@ def make_step(num_entities: int, num_cached_entities: int, system_len: int) -> S
     return Step(structure, order, num_prefix, num_tokens - num_prefix)
 
 
+def make_fused_step(num_context: int, share: float, select: Select, system_len: int) -> Step:
+    """A prompt of chunks, all of them cached, some of whose tokens are computed again."""
+    lens = [CHUNK_LEN] * (num_context // CHUNK_LEN) + [num_context % CHUNK_LEN]
+    num_tokens = system_len + num_context + TASK_LEN
+    parents = np.full(len(lens), -1)
+    forest = Forest.make(num_tokens, system_len, lens, parents.tolist())
+    selected = choose_tokens(forest, Recompute(share=share, select=select, seed=0))
+    structure = Structure.make(num_tokens, system_len, np.array(lens), parents)
+    structure = structure.recompute(selected)
+    is_new = np.zeros(num_tokens, bool)
+    is_new[selected] = is_new[structure.task_start :] = True
+    order = np.concatenate((np.flatnonzero(~is_new), np.flatnonzero(is_new)))
+    num_new = int(is_new.sum())
+    return Step(structure, order, num_tokens - num_new, num_new)
+
+
+def tree_cases(system_len: int) -> Iterator[tuple[dict[str, Any], Step]]:
+    """What tells each prompt with trees from the others, and its step."""
+    for num_entities, num_cached in CASES:
+        case = {"trees": num_entities, "system_len": system_len}
+        yield case, make_step(num_entities, num_cached, system_len)
+
+
+def fused_cases(system_len: int) -> Iterator[tuple[dict[str, Any], Step]]:
+    """What tells each fused prompt from the others, and its step."""
+    for num_context, share, select in FUSED_CASES:
+        case = {"recompute": share, "select": select, "system_len": system_len}
+        yield case, make_fused_step(num_context, share, select, system_len)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the subcommand."""
     add_output(parser, quick="3 repeats")
+    parser.add_argument("--fused", action="store_true", help="fused prompts instead of trees")
     parser.add_argument("--repeats", type=int, help="of every plan (default 15)")
     parser.add_argument("--system-len", type=int, default=64, help="tokens (default 64)")
     parser.add_argument("--threads", type=int, default=2, help="of torch (default 2)")
@@ -75,15 +119,10 @@ def run(args: argparse.Namespace) -> int:
     torch.set_num_threads(args.threads)
     repeats = args.repeats or (3 if args.quick else 15)
     rows: list[dict[str, Any]] = []
-    for num_entities, num_cached in CASES:
-        step = make_step(num_entities, num_cached, args.system_len)
-        case = {
-            "trees": num_entities,
-            "system_len": args.system_len,
-            "tokens": step.num_rows,
-            "new_tokens": step.num_new,
-        }
-        found = [row | {"kernels": "torch"} for row in measure_torch(step, repeats)]
+    for case, step in (fused_cases if args.fused else tree_cases)(args.system_len):
+        plans = FUSED_PLANS if args.fused else TREE_PLANS
+        case = {**case, "tokens": step.num_rows, "new_tokens": step.num_new}
+        found = [row | {"kernels": "torch"} for row in measure_torch(step, repeats, plans)]
         found += measure_flashinfer(step, repeats)
         for row in found:
             rows.append(case | {key: _rounded(value) for key, value in row.items()})
@@ -103,7 +142,7 @@ def _rounded(value: Any) -> Any:
     return round(value, 4) if isinstance(value, float) else value
 
 
-def measure_torch(step: Step, repeats: int) -> list[dict[str, Any]]:
+def measure_torch(step: Step, repeats: int, plans: Sequence[str]) -> list[dict[str, Any]]:
     """One row per plan, and one for causal attention over the same rows."""
     import torch
 
@@ -117,7 +156,7 @@ def measure_torch(step: Step, repeats: int) -> list[dict[str, Any]]:
     output = torch.empty_like(query)
     times: dict[str, tuple[list[float], list[float]]] = {}
     for _ in range(repeats + 1):
-        for name in (*WORK_BY_PLAN, "causal"):
+        for name in (*plans, "causal"):
             start = time.perf_counter()
             work = CausalWork(slots) if name == "causal" else WORK_BY_PLAN[name](step, slots)
             planned = time.perf_counter()

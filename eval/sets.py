@@ -104,7 +104,7 @@ def load_questions(path: Path) -> list[tuple[Question, dict[str, Any]]]:
             ),
             row,
         )
-        for number, row in _read_rows(path, ("question", "answers"))
+        for number, row in read_rows(path, ("question", "answers"))
     ]
 
 
@@ -115,7 +115,7 @@ def load_rgb(path: str | Path, triples: str | Path | None = None) -> DataSet:
     """
     questions: list[Question] = []
     documents: dict[str, str] = {}
-    for number, row in _read_rows(Path(path), ("query", "answer")):
+    for number, row in read_rows(Path(path), ("query", "answer")):
         answers = tuple(dict.fromkeys(_flatten(row["answer"])))
         questions.append(Question(f"rgb-{row.get('id', number)}", row["query"], answers))
         for side in ("positive", "negative"):
@@ -142,12 +142,12 @@ def load_multihop_rag(
             answers=(str(row["answer"]),),
             kind=str(row.get("question_type") or ""),
         )
-        for number, row in _read_rows(Path(path), ("query", "answer"))
+        for number, row in read_rows(Path(path), ("query", "answer"))
         if kind is None or row.get("question_type") == kind
     )
     documents: tuple[tuple[str, str], ...] = ()
     if corpus is not None:
-        rows = _read_rows(Path(corpus), ("title", "body"))
+        rows = read_rows(Path(corpus), ("title", "body"))
         documents = tuple((f"{number}: {row['title']}", row["body"]) for number, row in rows)
     return DataSet("multihop_rag", questions, _read_graph(triples), documents)
 
@@ -165,7 +165,7 @@ def load_dragonball(
     kind  the part of `query_type` to keep, as the DepCache paper does (533 in English)
     """
     questions: list[Question] = []
-    for number, row in _read_rows(Path(path), ("query", "ground_truth")):
+    for number, row in read_rows(Path(path), ("query", "ground_truth")):
         query, truth = row["query"], row["ground_truth"]
         query_type = str(query.get("query_type") or "")
         if row.get("language") == language and (kind is None or kind in query_type):
@@ -176,7 +176,7 @@ def load_dragonball(
     if corpus is not None:
         documents = tuple(
             (str(row.get("doc_id", number)), row["content"])
-            for number, row in _read_rows(Path(corpus), ("content",))
+            for number, row in read_rows(Path(corpus), ("content",))
             if row.get("language") == language
         )
     return DataSet("dragonball", tuple(questions), _read_graph(triples), documents)
@@ -195,7 +195,7 @@ def _read_tsv(path: Path) -> Iterator[Triple]:
             raise SetError(f"line {number} of {str(path)!r} is no triple: {line[:80]!r}")
 
 
-def _read_rows(path: Path, needed: tuple[str, ...]) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_rows(path: Path, needed: tuple[str, ...]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Numbered objects of a JSON list or of JSON lines; SetError when a needed key is missing."""
     text = _read_text(path)
     try:

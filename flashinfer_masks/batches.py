@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Literal
 
 import numpy as np
 
 from flashinfer_masks.cascade import Batch, cascade_runs, plan_cascade
+from flashinfer_masks.fused import plan_blocks
 from flashinfer_masks.masked import causal_runs, plan_runs
 from flashinfer_masks.packed import PackedMasks, Runs, pack_runs
 from flashinfer_masks.ragged import make_indptr
 from flashinfer_masks.segments import plan_segments
 from flashinfer_masks.visibility import Step
 
-PlanName = Literal["custom_mask", "segments", "cascade"]
+PlanName = Literal["custom_mask", "segments", "cascade", "blocks"]
 Kind = Literal["causal", "full", "masked"]
 
 
@@ -68,17 +70,17 @@ class BatchPlan:
     """What to call for the new rows of all prompts, [0, num_queries) in the order of the batch.
 
     calls        every row is a query of exactly one of them
-    system       the same rows' attention over the system of their prompt, to be merged with the
-                 one above by log-sum-exp; None where there is nothing to merge
+    merged       attention of some of the same rows over further keys, to be merged with what was
+                 before by log-sum-exp, one after the other
     """
 
     num_queries: int
     calls: tuple[Call, ...]
-    system: Call | None = None
+    merged: tuple[Call, ...] = ()
 
 
 def plan_batch(steps: Sequence[Step | PlainStep], plan: PlanName) -> BatchPlan:
-    """The calls for one forward pass, at most three.
+    """The calls for one forward pass: at most three, and one a level for the plan `blocks`.
 
     Raises PlanTooLargeError when a call would need offsets beyond int32.
     """
@@ -90,7 +92,29 @@ def plan_batch(steps: Sequence[Step | PlainStep], plan: PlanName) -> BatchPlan:
         return BatchPlan(num_queries, (_join("causal", parts, starts),))
     if plan == "custom_mask":
         return BatchPlan(num_queries, (_custom_mask(steps, starts),))
-    return _cascade(steps, starts, num_queries)
+    parts = [_blocks(s) if plan == "blocks" else _cascade(s) for s in steps]
+    masks = [mask for part in parts for mask in part.masks]
+    calls = (
+        _join("causal", [part.causal for part in parts], starts),
+        _join("masked", [part.masked for part in parts], starts, pack_runs(masks)),
+    )
+    levels = zip_longest(*(part.full for part in parts), fillvalue=_EMPTY)
+    merged = tuple(_join("full", level, starts) for level in levels)
+    return BatchPlan(
+        num_queries,
+        tuple(call for call in calls if call.num_queries),
+        tuple(call for call in merged if call.num_queries),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parts:
+    """The requests of one prompt, by kind; `full` ones are merged level by level."""
+
+    causal: Batch
+    masked: Batch
+    masks: Sequence[Runs]
+    full: Sequence[Batch]
 
 
 def _custom_mask(steps: Sequence[Step | PlainStep], starts: np.ndarray) -> Call:
@@ -107,31 +131,35 @@ def _custom_mask(steps: Sequence[Step | PlainStep], starts: np.ndarray) -> Call:
     return _join("masked", batches, starts, pack_runs(masks))
 
 
-def _cascade(steps: Sequence[Step | PlainStep], starts: np.ndarray, num_queries: int) -> BatchPlan:
-    causal: list[Batch] = []
-    masked: list[Batch] = []
-    system: list[Batch] = []
-    masks: list[Runs] = []
-    for step in steps:
-        if isinstance(step, PlainStep):
-            causal.append(_plain(step))
-            masked.append(_EMPTY)
-            system.append(_EMPTY)
-            continue
-        plan = plan_cascade(step)
-        causal.append(plan.causal)
-        masked.append(plan.masked)
-        system.append(plan.system)
-        masks += cascade_runs(step, plan)
-    calls = (
-        _join("causal", causal, starts),
-        _join("masked", masked, starts, pack_runs(masks)),
+def _cascade(step: Step | PlainStep) -> _Parts:
+    if isinstance(step, PlainStep):
+        return _Parts(_plain(step), _EMPTY, [], [])
+    plan = plan_cascade(step)
+    return _Parts(plan.causal, plan.masked, cascade_runs(step, plan), [plan.system])
+
+
+def _blocks(step: Step | PlainStep) -> _Parts:
+    if isinstance(step, PlainStep):
+        return _Parts(_plain(step), _EMPTY, [], [])
+    plan = plan_blocks(step)
+    return _Parts(
+        _behind(plan.chains, plan.batch(plan.causal)),
+        plan.batch(plan.masked),
+        plan.masked_runs(),
+        [plan.batch(parts) for parts in plan.levels],
     )
-    level_0 = _join("full", system, starts)
-    return BatchPlan(
-        num_queries,
-        tuple(call for call in calls if call.num_queries),
-        level_0 if level_0.num_queries else None,
+
+
+def _behind(first: Batch, second: Batch) -> Batch:
+    """Returns the requests of both, of one prompt."""
+    both = (first, second)
+    q_lens = np.concatenate([np.diff(batch.q_indptr) for batch in both])
+    kv_lens = np.concatenate([np.diff(batch.kv_indptr) for batch in both])
+    return Batch(
+        np.concatenate([batch.q_rows for batch in both]),
+        make_indptr(q_lens, "query rows"),
+        make_indptr(kv_lens, "KV rows"),
+        np.concatenate([batch.kv_rows for batch in both]),
     )
 
 

@@ -31,7 +31,7 @@ class Batch:
     Request r: the queries q_rows[q_indptr[r] : q_indptr[r + 1]] over
     kv_rows[kv_indptr[r] : kv_indptr[r + 1]].
 
-    q_rows     (q_indptr[-1],) int32, new rows counted from 0; consecutive inside a request
+    q_rows     (q_indptr[-1],) int32, new rows counted from 0; ascending inside a request
     q_indptr   (R + 1,) int32
     kv_indptr  (R + 1,) int32
     kv_rows    (kv_indptr[-1],) int32, rows of this prompt

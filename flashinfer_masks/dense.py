@@ -2,7 +2,8 @@
 """The oracle: a dense mask written from the definition of an ancestor, through `parents` alone.
 
 Quadratic on purpose, and blind to everything `Structure.make` derives, so that an error there
-shows as a difference. For tests and for looking at; the plans are `masked`, `segments`, `cascade`.
+shows as a difference. For tests and for looking at; the plans are `masked`, `segments`,
+`cascade` and `fused`.
 """
 
 from __future__ import annotations

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from flashinfer_masks.cascade import Batch, CascadePlan
+from flashinfer_masks.fused import BlocksPlan
 from flashinfer_masks.masked import MaskedPlan, causal_mask
 from flashinfer_masks.segments import SegmentsPlan
 
-Plan = MaskedPlan | SegmentsPlan | CascadePlan
+Plan = MaskedPlan | SegmentsPlan | CascadePlan | BlocksPlan
 
 
 def attend(
@@ -77,11 +78,14 @@ def count_work(plan: Plan) -> int:
     """
     if isinstance(plan, MaskedPlan):
         return plan.mask.size
-    full = (
-        [(plan, True)]
-        if isinstance(plan, SegmentsPlan)
-        else [(plan.system, False), (plan.causal, True), (plan.masked, False)]
-    )
+    full: list[tuple[SegmentsPlan | Batch, bool]]
+    if isinstance(plan, SegmentsPlan):
+        full = [(plan, True)]
+    elif isinstance(plan, CascadePlan):
+        full = [(plan.system, False), (plan.causal, True), (plan.masked, False)]
+    else:
+        full = [(plan.chains, True), (plan.batch(plan.causal), True)]
+        full += [(plan.batch(parts), False) for parts in (plan.masked, *plan.levels)]
     work = 0
     for batch, is_causal in full:
         q_lens = np.diff(batch.q_indptr).astype(np.int64)
@@ -104,11 +108,26 @@ def _levels(plan: Plan) -> list[list[_Request]]:
         q_rows = np.arange(plan.q_indptr[-1])
         batch = Batch(q_rows, plan.q_indptr, plan.kv_indptr, plan.kv_rows)
         return [list(_causal(batch))]
-    masked = zip(_rows(plan.masked), plan.masks(), strict=True)
+    if isinstance(plan, BlocksPlan):
+        masks = [
+            np.arange(first_key, stop_key) <= plan.indices[first:stop, None]
+            for first, stop, first_key, stop_key in plan.masked.tolist()
+        ]
+        blocks = [*_causal(plan.chains), *_causal(plan.batch(plan.causal))]
+        blocks += _masked(plan.batch(plan.masked), masks)
+        return [blocks, *(_full(plan.batch(parts)) for parts in plan.levels)]
     return [
-        [(q, kv, np.ones((len(q), len(kv)), bool)) for q, kv in _rows(plan.system)],
-        [*_causal(plan.causal), *((q, kv, mask) for (q, kv), mask in masked)],
+        _full(plan.system),
+        [*_causal(plan.causal), *_masked(plan.masked, plan.masks())],
     ]
+
+
+def _full(batch: Batch) -> list[_Request]:
+    return [(q, kv, np.ones((len(q), len(kv)), bool)) for q, kv in _rows(batch)]
+
+
+def _masked(batch: Batch, masks: list[np.ndarray]) -> list[_Request]:
+    return [(q, kv, mask) for (q, kv), mask in zip(_rows(batch), masks, strict=True)]
 
 
 def _causal(batch: Batch) -> Iterator[_Request]:

@@ -37,6 +37,7 @@ from depcache.cli.recognise import recognise_file
 from depcache.cli.serve import serve
 from depcache.cli.status import status
 from depcache.cli.tables import tables_app
+from depcache.cli.tables_ahead import invalidate_tables, precompute_tables
 from depcache.errors import ConfigError, DepCacheError
 
 app = typer.Typer(
@@ -58,6 +59,8 @@ app.command("recognise")(recognise_file)
 app.command("schema")(schema)
 app.add_typer(config_app, name="config")
 app.add_typer(graph_app, name="graph")
+tables_app.command("precompute")(precompute_tables)
+tables_app.command("invalidate")(invalidate_tables)
 app.add_typer(tables_app, name="tables")
 app.command("ask")(ask)
 app.command("precompute")(precompute)

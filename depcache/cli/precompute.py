@@ -161,12 +161,12 @@ def precompute(
         for note in plan.notes:
             console.print(f"note: {note}", style="yellow", markup=False)
         if not as_json or not estimate:
-            _show_estimate(plan.estimate, about, stderr=as_json)
+            show_estimate(plan.estimate, about, stderr=as_json)
         if estimate:
             if as_json:
                 print_json({"estimate": plan.estimate.to_json(), "notes": list(plan.notes)})
             return
-        report = _run(job, plan, concurrency)
+        report = run_job(job, plan, concurrency)
         if plan.names and report.failures.get("unknown") == len(plan.names):
             raise PromptError(
                 f"none of the {len(plan.names):,} entities of {entities!r} is in the graph "
@@ -176,7 +176,7 @@ def precompute(
         answer = {"estimate": plan.estimate.to_json(), "notes": list(plan.notes)}
         print_json({**report.to_json(), **answer, **where, "state": str(state)})
     else:
-        _show_report(report)
+        show_report(report)
 
 
 def read_system(system: str | None, file: Path | None, default: str = DEFAULT_SYSTEM) -> str:
@@ -208,7 +208,7 @@ def _refuse_options(context: typer.Context, names: Collection[str], why: str) ->
             raise PromptError(f"{param.opts[0]} {why}")
 
 
-def _run(job: Precomputer, plan: PrecomputePlan, concurrency: int) -> PrecomputeReport:
+def run_job(job: Precomputer, plan: PrecomputePlan, concurrency: int) -> PrecomputeReport:
     """Do what is pending, under a bar; an interrupt says how far it came."""
     try:
         with _open_bar(plan) as on_progress:
@@ -222,7 +222,7 @@ def _run(job: Precomputer, plan: PrecomputePlan, concurrency: int) -> Precompute
         raise
 
 
-def _show_estimate(estimate: Estimate, about: Mapping[str, str], *, stderr: bool) -> None:
+def show_estimate(estimate: Estimate, about: Mapping[str, str], *, stderr: bool) -> None:
     """Print it; `about` has further rows, by name."""
     console = make_console(stderr=stderr)
     guess = "" if estimate.is_exact else "about "
@@ -244,7 +244,8 @@ def _show_estimate(estimate: Estimate, about: Mapping[str, str], *, stderr: bool
         console.print(f"warning: {estimate.warning}", style="yellow", markup=False)
 
 
-def _show_report(report: PrecomputeReport) -> None:
+def show_report(report: PrecomputeReport) -> None:
+    """Print what was computed, and what was left out."""
     console = make_console()
     rate = report.num_missed / report.seconds if report.seconds else 0.0
     size = "" if report.num_bytes is None else f" ({_show_bytes(report.num_bytes)})"

@@ -23,6 +23,7 @@ class AttentionPlan(StrEnum):
     CUSTOM_MASK = "custom_mask"
     SEGMENTS = "segments"
     CASCADE = "cascade"
+    BLOCKS = "blocks"
 
 
 class CpuAttention(StrEnum):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fill a running server's cache before anybody asks: with the trees of a graph, or with chunks.
+"""Fill a running server's cache before anybody asks: with trees of a graph, chunks or tables.
 
     with open_store("facts.db") as store, Client(url) as client:
         job = Precomputer(GraphSource(store), client, state="precompute.jsonl")
@@ -11,6 +11,11 @@
 
     job = Precomputer(ChunkSource(read_chunks("chunks.jsonl")), client, state="chunks-state.jsonl")
     print(job.run(job.plan()))
+
+Tables of a catalog are a `TableSource`; send what is referred to first, one request at a time:
+
+    job = Precomputer(TableSource(Catalog.read("tables.jsonl")), client)
+    print(job.run(job.plan(), num_workers=1))
 
 `invalidate` is for after a change of the graph:
 
@@ -28,6 +33,8 @@ from depcache.precompute.job import PrecomputePlan, Precomputer
 from depcache.precompute.report import PrecomputeReport, Progress
 from depcache.precompute.settings import PrecomputeSettings
 from depcache.precompute.source import Source, Wording
+from depcache.precompute.table_invalidation import find_stale, invalidate_tables
+from depcache.precompute.table_source import TableSource, read_sets
 
 __all__ = [
     "Chunk",
@@ -41,11 +48,15 @@ __all__ = [
     "Precomputer",
     "Progress",
     "Source",
+    "TableSource",
     "TierCapacity",
     "Wording",
     "find_predecessors",
+    "find_stale",
     "find_trees",
     "invalidate",
+    "invalidate_tables",
     "read_chunks",
+    "read_sets",
     "select_entities",
 ]

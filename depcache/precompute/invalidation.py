@@ -7,7 +7,7 @@ what it said before, invalidated or not; invalidation gives back the room that n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
@@ -19,6 +19,7 @@ from depcache.precompute.pieces import Piece, fill_requests, make_pieces, paths_
 from depcache.precompute.progress_file import count_done, forget_entities
 from depcache.precompute.report import MAX_KEPT_PROBLEMS
 from depcache.precompute.settings import PrecomputeSettings
+from depcache.prompt.paths import Path
 from depcache.prompt.template import get_template
 
 REQUEST_CHARS = 10_000
@@ -29,7 +30,7 @@ REQUEST_CHARS = 10_000
 class Invalidation:
     """What a change comes to, and what became of it.
 
-    entities      whose trees can hold the change, sorted
+    entities      whose trees can hold the change, sorted; of a schema these are its tables
     num_named     entities that were named
     num_gone      of those that were named, those that the graph does not have (any more)
     tokens        that were given up, by tier
@@ -116,32 +117,52 @@ def invalidate(
         for entity in found.entities
         for piece in make_pieces(entity, [(entity,)], template, REQUEST_CHARS)
     )
+    give_up(client, pieces, settings.make_request, found, "entities", on_progress)
+    return found
+
+
+def give_up(
+    client: Client,
+    pieces: Iterable[Piece],
+    make_request: Callable[[Sequence[Path]], dict[str, Any]],
+    found: Invalidation,
+    items: str,
+    on_progress: Callable[[Invalidation], None] | None = None,
+) -> None:
+    """Send the pieces to the server, and note in `found` what it gives up.
+
+    items  what the pieces are of, in the plural, for an error
+
+    Raises ServerError when the server fails; what is done is done.
+    """
     for batch in fill_requests(pieces, REQUEST_CHARS):
         try:
-            _invalidate(client, settings, batch, found)
+            _invalidate(client, make_request, batch, found)
         except ServerError as error:
             stopped = ServerError(
-                f"{error}; {found.num_done:,} of {len(found.entities):,} entities are done, ask "
+                f"{error}; {found.num_done:,} of {len(found.entities):,} {items} are done, ask "
                 "for all of them again"
             )
             stopped.status = error.status
             raise stopped from error
         if on_progress is not None:
             on_progress(found)
-    return found
 
 
 def _invalidate(
-    client: Client, settings: PrecomputeSettings, batch: list[Piece], found: Invalidation
+    client: Client,
+    make_request: Callable[[Sequence[Path]], dict[str, Any]],
+    batch: list[Piece],
+    found: Invalidation,
 ) -> None:
     """One request; in halves where the server refuses a name in it."""
     try:
-        answer = client.invalidate(settings.make_request(paths_of(batch)))
+        answer = client.invalidate(make_request(paths_of(batch)))
     except PromptError as error:
         if len(batch) > 1:
             middle = len(batch) // 2
-            _invalidate(client, settings, batch[:middle], found)
-            _invalidate(client, settings, batch[middle:], found)
+            _invalidate(client, make_request, batch[:middle], found)
+            _invalidate(client, make_request, batch[middle:], found)
             return
         found.num_refused += 1
         if len(found.problems) < MAX_KEPT_PROBLEMS:

@@ -77,7 +77,7 @@ class _Open:
 class Precomputer:
     """Brings what a source has into the cache of a server.
 
-    source          a `GraphSource` or a `ChunkSource`
+    source          a `GraphSource`, a `ChunkSource` or a `TableSource`
     state           file of what is done; made if it is not there, added to otherwise. None: none
     request_tokens  most tokens of one request; less where the server takes less
     retry_delays_s  waits before each new try when the server does not answer, or with HTTP 5xx
@@ -351,8 +351,8 @@ class Precomputer:
             return [list(batch[:middle]), list(batch[middle:])]
         [piece] = batch
         with self._lock:
-            if is_refused and len(piece.paths) > 1:
-                parts = self._source.split(piece)
+            parts = self._source.split(piece) if is_refused and len(piece.paths) > 1 else []
+            if len(parts) > 1:
                 self._open[piece.name].num_pieces += len(parts) - 1
                 return [[part] for part in parts]
             if not is_refused:

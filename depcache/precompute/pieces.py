@@ -19,11 +19,16 @@ from depcache.prompt.template import Template
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Paths of one item that travel together. `num_chars`: of their tree."""
+    """Paths of one item that travel together.
+
+    num_chars  of their tree
+    group      pieces of different groups share no request: one would change the KV of the other
+    """
 
     name: str
     paths: tuple[Path, ...]
     num_chars: int
+    group: str = ""
 
 
 def make_pieces(
@@ -49,11 +54,15 @@ def make_pieces(
 
 
 def fill_requests(pieces: Iterable[Piece], max_chars: float) -> Iterator[list[Piece]]:
-    """Pieces in their order, together as long as they are within `max_chars`, and lazily so."""
+    """Pieces in their order, together as long as they are within `max_chars`, and lazily so.
+
+    Only pieces of one group are together.
+    """
     batch: list[Piece] = []
     num_chars = 0
     for piece in pieces:
-        if batch and num_chars + piece.num_chars > max_chars:
+        is_full = num_chars + piece.num_chars > max_chars
+        if batch and (is_full or piece.group != batch[0].group):
             yield batch
             batch, num_chars = [], 0
         batch.append(piece)

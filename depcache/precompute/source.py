@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a precomputation gets its texts from: the contract of a source.
 
-A source has items, told apart by name: the entities of a graph, the chunks of a file. Each item has
+A source has items, told apart by name: the entities of a graph, the chunks of a file,
+the tables of a catalog. Each item has
 paths, tuples of texts, and every text of a path is computed behind those before it. A job asks for
 the paths of an item when its turn comes, cuts them into pieces, and sends many pieces in a request.
 """
@@ -65,7 +66,7 @@ class Source(ABC):
         """A digest of what decides which paths the items have, the content as it is included."""
 
     def split(self, piece: Piece) -> list[Piece]:
-        """A piece of several paths as two, or more."""
+        """A piece of several paths as two, or more; alone where it has to stay together."""
         middle = len(piece.paths) // 2
         halves = (piece.paths[:middle], piece.paths[middle:])
         return [part for half in halves for part in self.cut(piece.name, half, float("inf"))]

@@ -84,6 +84,23 @@ class ReferenceGraph:
         found = set(names)
         return self.sort(found.union(*(nx.descendants(self.graph, name) for name in found)))
 
+    def level(self, name: str) -> int | None:
+        """How many units stand on the longest way down to a table; None in a cycle.
+
+        No table sees another one of its level.
+        """
+        return self._levels[name]
+
+    @cached_property
+    def _levels(self) -> dict[str, int | None]:
+        condensed = nx.condensation(self.graph)
+        levels: dict[str, int | None] = {}
+        for level, units in enumerate(nx.topological_generations(condensed)):
+            for unit in units:
+                members = condensed.nodes[unit]["members"]
+                levels |= dict.fromkeys(members, level if len(members) == 1 else None)
+        return levels
+
     @cached_property
     def _rank(self) -> dict[str, int]:
         return {name: rank for rank, name in enumerate(self.order)}

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from eval.gpu.timing import device_ms, find_device
 from eval.timing import host_ms
-from flashinfer_masks.batches import BatchPlan, Call, PlainStep, PlanName, plan_batch
+from flashinfer_masks.batches import BatchPlan, Call, Kind, PlainStep, PlanName, plan_batch
 from flashinfer_masks.visibility import Step
 
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 32, 8, 128
@@ -72,7 +72,7 @@ class _Bench:
     def __init__(self, step: Step, backend: str) -> None:
         import torch
 
-        from sglang_patches.attention.flashinfer_calls import Heads
+        from sglang_patches.attention.flashinfer_calls import Heads, Wrappers
         from sglang_patches.attention.paged import Scales
 
         rng = torch.Generator("cuda").manual_seed(0)
@@ -91,7 +91,7 @@ class _Bench:
         self._heads = Heads(NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, torch.bfloat16, torch.bfloat16)
         self._workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
         self._backend = backend
-        self._wrappers: dict[str, Any] = {}
+        self._wrappers = Wrappers(self._make_wrapper)
 
     def measure(self, plan: Callable[[], BatchPlan], repeats: int) -> tuple[float, float]:
         """Milliseconds of planning and of running."""
@@ -102,6 +102,7 @@ class _Bench:
         made: list[BatchAttention] = []
 
         def prepare() -> None:
+            self._wrappers.start()
             made[:] = [BatchAttention(plan(), self._make_call, self._merge, self._rows.device)]
 
         plan_ms = host_ms(prepare, repeats, torch.cuda.synchronize)
@@ -111,20 +112,20 @@ class _Bench:
         return plan_ms, run_ms
 
     def _make_call(self, call: Call) -> Any:
-        from flashinfer import BatchPrefillWithPagedKVCacheWrapper
-
         from sglang_patches.attention.flashinfer_calls import FlashInferCall
         from sglang_patches.attention.paged import find_slots
 
-        if call.kind not in self._wrappers:
-            self._wrappers[call.kind] = BatchPrefillWithPagedKVCacheWrapper(
-                self._workspace, "NHD", backend="fa2" if call.kind == "masked" else self._backend
-            )
         slots = find_slots(call, self._rows, self._pool_indices)
-        return FlashInferCall(self._wrappers[call.kind], call, slots, self._heads)
+        return FlashInferCall(self._wrappers.take(call.kind), call, slots, self._heads)
+
+    def _make_wrapper(self, kind: Kind) -> Any:
+        from flashinfer import BatchPrefillWithPagedKVCacheWrapper
+
+        backend = "fa2" if kind == "masked" else self._backend
+        return BatchPrefillWithPagedKVCacheWrapper(self._workspace, "NHD", backend=backend)
 
     @staticmethod
     def _merge(*states: Any) -> Any:
         from flashinfer import merge_state
 
-        return merge_state(*states)[0]
+        return merge_state(*states)

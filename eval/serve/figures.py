@@ -122,7 +122,7 @@ def make_gain(run: Run, writer: Writer, phase: str = WARM) -> dict[str, Any]:
     what is computed every token attends to its ancestors only (mask). The first and the last
     are counted on the prompts, the second is what the servers report.
     """
-    sizes = [writer.sizes(each) for each in run.requests[phase] if not each.passages]
+    sizes = [writer.sizes(each) for each in run.requests[phase] if each.has_paths]
     if not sizes:
         return {}
     ours = [m for m in run.measured if (m.system.name, m.phase) == (OURS, phase)]

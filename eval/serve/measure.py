@@ -25,7 +25,8 @@ import psutil
 
 from depcache.client.client import Client
 from depcache.errors import ServerError
-from depcache.precompute import GraphSource, Precomputer, PrecomputeSettings
+from depcache.precompute import GraphSource, Precomputer, PrecomputeSettings, Source, TableSource
+from depcache.precompute.job import NUM_WORKERS
 from depcache.serving.launch import Launch
 from depcache.serving.process import ServerProcess, find_free_port
 from eval.serve.drive import Call, drive
@@ -192,28 +193,41 @@ def _measure_system(
                 concurrency=options.concurrency,
                 arrivals=options.arrivals,
             )
-        if system.engine == "depcache" and calls[WARM] and run.workload.store is not None:
+        source = _source_of(run.workload, system, options)
+        if system.engine == "depcache" and calls[WARM] and source is not None:
             on_step(f"round {number + 1}: {system.name}, precomputing", 0)
             _flush(url)
-            settings = PrecomputeSettings(
-                num_hops=run.workload.spec.num_hops,
-                num_paths=run.workload.spec.num_paths,
-                pruner="none",
-                template=options.template,
-                layout=system.layout,
-            )
-            job = Precomputer(GraphSource(run.workload.store, settings), client)
-            report = job.run(job.plan(entities_of(run.requests[WARM])))
+            job = Precomputer(source, client)
+            # Tables share what they refer to; two requests at once could both compute it.
+            workers = 1 if run.workload.catalog is not None else NUM_WORKERS
+            wanted = entities_of(run.requests[WARM])
+            report = job.run(job.plan(wanted), num_workers=workers)
             run.precomputed.append(
                 {
                     "system": system.name,
                     "round": number,
-                    "entities": report.num_wanted,
+                    report.items: report.num_wanted,
                     "tokens": report.num_missed,
                     "seconds": round(report.seconds, 2),
                 }
             )
             yield ask(PRECOMPUTED, calls[PRECOMPUTED], max_tokens=options.max_tokens)
+
+
+def _source_of(workload: Workload, system: System, options: Options) -> Source | None:
+    """Returns what can be computed ahead for a workload, if anything can."""
+    if workload.catalog is not None:
+        return TableSource(workload.catalog)
+    if workload.store is None:
+        return None
+    settings = PrecomputeSettings(
+        num_hops=workload.spec.num_hops,
+        num_paths=workload.spec.num_paths,
+        pruner="none",
+        template=options.template,
+        layout=system.layout,
+    )
+    return GraphSource(workload.store, settings)
 
 
 @contextmanager

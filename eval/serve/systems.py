@@ -7,8 +7,10 @@
     sglang-lpm      the same, requests of the longest cached prefix first
     depcache-fused-15  passages or whole paths as rows, of which 15 % are computed again with full
                     view; of 0, 5, 30 and 100 % too
-    sglang-sorted   passages sorted by how often the whole workload has them, which nobody knows
-                    beforehand: what sorting can gain a prefix cache
+    sglang-declared  tables in the order of their schemas, which any client can give them; the
+                    others have them as they come. vllm-declared too
+    sglang-sorted   passages or tables sorted by how often the whole workload has them, which nobody
+                    knows beforehand: what sorting can gain a prefix cache
     sglang-dedup    the tokens of the trees in pre-order, every token seeing all before it: what
                     merging paths alone gains
     vllm            the text of all paths; vLLM's prefix cache, in an environment of its own
@@ -28,9 +30,17 @@ from depcache.errors import ConfigError
 from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.forest import Forest
 from depcache.prompt.layout import Layout, token_positions
-from depcache.prompt.render import RenderedPrompt, render, render_chunks
+from depcache.prompt.render import (
+    DEFAULT_TABLE_SYSTEM,
+    RenderedPrompt,
+    render,
+    render_chunks,
+    render_rows,
+)
 from depcache.serving.launch import Launch, find_gpu, make_launch
 from depcache.serving.random_model import load_flags
+from depcache.tables.catalog import Catalog
+from depcache.tables.render import HEADING, render_tables
 from depcache.training.examples import Example
 from depcache.training.samples import Encoder
 from eval.serve.drive import Call
@@ -43,8 +53,8 @@ MODEL_NAME = "bench"
 class System:
     """One server and one way to write prompts.
 
-    prompt    trees, the text of all paths, the same with its passages sorted, the tokens of the
-              trees, or no facts
+    prompt    trees, the text of all paths, the same with its passages or tables sorted, with its
+              tables in declared order, the tokens of the trees, or no facts
     engine    whose server
     recompute  the share that is computed again; None: nothing, and rows see themselves alone
     settings  of DepCache, by name
@@ -52,7 +62,7 @@ class System:
     """
 
     name: str
-    prompt: Literal["dependency", "flat", "sorted", "deduplicated", "none"]
+    prompt: Literal["dependency", "flat", "sorted", "declared", "deduplicated", "none"]
     engine: Literal["depcache", "sglang", "vllm"] = "sglang"
     layout: Layout = "tree"
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -101,9 +111,11 @@ KNOWN: dict[str, System] = {
         ),
         System("sglang", "flat"),
         System("sglang-sorted", "sorted"),
+        System("sglang-declared", "declared"),
         System("sglang-lpm", "flat", args=("--schedule-policy", "lpm")),
         System("sglang-dedup", "deduplicated"),
         System("vllm", "flat", "vllm"),
+        System("vllm-declared", "declared", "vllm"),
         System("norag", "none"),
     )
 }
@@ -194,6 +206,8 @@ class Writer:
         return Call("chat", fields)
 
     def _render(self, system: System, request: Request) -> RenderedPrompt:
+        if request.tables and system.prompt != "none":
+            return self._render_tables(system, request)
         if request.passages and system.prompt != "none":
             return render_chunks(
                 request.by_heat if system.prompt == "sorted" else request.passages,
@@ -207,6 +221,22 @@ class Writer:
             template=self._template,
             layout=system.layout,
             recompute=system.recompute if request.paths else None,
+        )
+
+    def _render_tables(self, system: System, request: Request) -> RenderedPrompt:
+        if system.prompt == "dependency" and system.recompute is None:
+            catalog = Catalog(request.tables)
+            return render_tables(catalog, None, request.question, close=False, layout=system.layout)
+        texts = {
+            "declared": request.declared,
+            "sorted": request.by_heat,
+        }.get(system.prompt, [table.text for table in request.tables])
+        return render_rows(
+            texts,
+            request.question,
+            heading=HEADING,
+            system=DEFAULT_TABLE_SYSTEM,
+            recompute=system.recompute,
         )
 
     def save_tokenizer(self, folder: File) -> None:
@@ -230,9 +260,10 @@ class Writer:
         )
 
     def merge(self, request: Request) -> DepPrompt:
-        """The prompt as trees. Raises ConfigError for passages, which are none."""
-        if request.passages:
-            raise ConfigError("passages are no trees: leave sglang-dedup out of chunks workloads")
+        """The prompt as trees. Raises ConfigError for passages and tables, which are none."""
+        if not request.has_paths:
+            what, name = ("passages", "chunks") if request.passages else ("tables", "tables")
+            raise ConfigError(f"{what} are no trees: leave sglang-dedup out of {name} workloads")
         return self._encoder.prompt(Example(request.question, request.paths, "-"), "tree")
 
 

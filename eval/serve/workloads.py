@@ -10,6 +10,9 @@ chunks:musique-contexts:paraphrased
                    (musique-contexts), and a stream of `eval.chunks.streams` (paraphrased, the
                    default; file-order, zipf-0.7, zipf-1.0). Each request asks something else
 
+lake:sql:12        tables of text-to-SQL prompts; whole:bird, linked:bird and the like too, and
+                   :closed behind them (see `eval.tables.prompts`)
+
 A number at the end of the first, as in zipfian:metaqa:4000, asks for prompts of about so many
 tokens as plain text: as many entities as it takes.
 """
@@ -27,8 +30,13 @@ from pathlib import Path as File
 from depcache.graph.base import GraphStore
 from depcache.graph.retrieval import Retriever
 from depcache.prompt.paths import Path
+from depcache.tables.catalog import Catalog
+from depcache.tables.table import Table
 from eval.chunks.streams import STREAMS, make_stream, read_set
 from eval.sets import DataSet, SetError
+from eval.tables.prompts import KINDS as TABLES
+from eval.tables.prompts import choose, read_form
+from eval.tables.sets import SqlQuestion, read_sql_set
 from eval.workloads.graphs import Graphs
 from eval.workloads.paths import NUM_HOPS, NUM_PATHS, EntityPaths, draw_pool
 from eval.workloads.patterns import KINDS, NUM_ENTITIES, make_workload
@@ -43,7 +51,7 @@ class ServeSpec:
     """One workload; equal specs over equal data are equal workloads.
 
     name          `pattern:graph[:tokens]`; the pattern is uniform, zipfian, temporal or questions.
-                  Or `chunks:set[:stream]`
+                  Or `chunks:set[:stream]`, or a workload of tables
     num_entities  of a request; `fit` finds it where the name says tokens
     num_paths     of an entity, at most
     num_hops      of a path, at most
@@ -76,7 +84,7 @@ class ServeSpec:
     def num_tokens(self) -> int | None:
         """About how many tokens a prompt has as plain text; None: as many as its entities give."""
         text = self.last
-        if not text or self.pattern == CHUNKS:
+        if not text or self.pattern == CHUNKS or self.pattern in TABLES:
             return None
         if not text.isdecimal() or int(text) < 1 or self.pattern == QUESTIONS:
             raise SetError(
@@ -91,7 +99,10 @@ class Request:
     """One request. `answers` is empty where nobody knows what is right.
 
     passages  instead of paths
-    by_heat   the passages sorted by how often they occur in the whole workload, most first
+    tables    instead of paths, in an order that means nothing
+    declared  the texts of the tables, in an order that any client can give them
+    by_heat   the passages, or the texts of the tables, sorted by how often they occur in the whole
+              workload, most first
     """
 
     question: str
@@ -99,16 +110,24 @@ class Request:
     paths: tuple[Path, ...]
     answers: tuple[str, ...] = ()
     passages: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+    declared: tuple[str, ...] = ()
     by_heat: tuple[str, ...] = ()
+
+    @property
+    def has_paths(self) -> bool:
+        """Whether it is about a graph: other requests have no trees."""
+        return not self.passages and not self.tables
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests in the order they come, and the graph they are about, if they are about one."""
+    """Requests in the order they come, and the graph or the tables they are about, if any."""
 
     spec: ServeSpec
     requests: list[Request]
     store: GraphStore | None
+    catalog: Catalog | None = None
 
     def digest(self) -> str:
         """Returns a digest of the spec and of all that is sent."""
@@ -120,13 +139,15 @@ def make(spec: ServeSpec, graphs: Graphs) -> Workload:
     """The workload. Raises SetError when its pattern or its graph does not exist."""
     if spec.pattern == CHUNKS:
         return Workload(spec, _ask_chunks(spec, graphs.folder), None)
+    if spec.pattern in TABLES:
+        return _ask_tables(spec, graphs.folder)
     store, data = graphs.open(spec.graph)
     if spec.pattern == QUESTIONS:
         requests = _ask_questions(spec, store, data)
     elif spec.pattern in KINDS:
         requests = _draw(spec, store)
     else:
-        names = ", ".join([*KINDS, QUESTIONS, CHUNKS])
+        names = ", ".join([*KINDS, QUESTIONS, CHUNKS, *TABLES])
         raise SetError(f"{spec.name!r} is no workload: use {names}, a colon and a graph")
     return Workload(spec, requests, store)
 
@@ -203,6 +224,38 @@ def _ask_chunks(spec: ServeSpec, folder: File | None) -> list[Request]:
             )
         )
     return requests
+
+
+def _ask_tables(spec: ServeSpec, folder: File | None) -> Workload:
+    form = read_form(spec.name)
+    if folder is None:
+        raise SetError(f"{spec.name!r} needs schemas: name the folder that holds them with --data")
+    data = read_sql_set(folder, form.set_name)
+    rng = random.Random(spec.seed)
+    asked: list[SqlQuestion] = []
+    while len(asked) < spec.num_requests:  # asked again in another order when there are few
+        asked += rng.sample(data.questions, len(data.questions))
+    asked = asked[: spec.num_requests]
+    chosen = [list(choose(data, question, form, rng)) for question in asked]
+    heat = Counter(name for names in chosen for name in names)
+    requests: list[Request] = []
+    for question, names in zip(asked, chosen, strict=True):
+        rng.shuffle(names)
+        # Databases may declare a table alike; a prompt has a text once.
+        tables = {data.catalog[name].text: name for name in reversed(names)}
+        kept = [name for name in names if tables[data.catalog[name].text] == name]
+        by_heat = sorted(kept, key=lambda name: (-heat[name], name))
+        requests.append(
+            Request(
+                question.text,
+                entities=tuple(kept),
+                paths=(),
+                tables=tuple(data.catalog[name] for name in kept),
+                declared=tuple(data.catalog[name].text for name in data.declare(kept)),
+                by_heat=tuple(data.catalog[name].text for name in by_heat),
+            )
+        )
+    return Workload(spec, requests, None, data.catalog)
 
 
 def entities_of(requests: Sequence[Request]) -> list[str]:

@@ -22,13 +22,14 @@ from depcache.config import Config
 from depcache.errors import ConfigError
 from flashinfer_masks.batches import Call, Kind, PlainStep, PlanName, plan_batch
 from sglang_patches.attention.copies import RowCopier
-from sglang_patches.attention.flashinfer_calls import FlashInferCall, Heads
+from sglang_patches.attention.flashinfer_calls import FlashInferCall, Heads, Wrappers
 from sglang_patches.attention.paged import BatchAttention, Scales, find_slots
 from sglang_patches.attention.scores import ScoreKeeper
 from sglang_patches.forward import DependencyBatch, get_batch
 
-AUTO: PlanName = "segments"
-"""What `auto` is here. Not measured yet; counted in tiles it has the least work, and no mask."""
+AUTO: PlanName = "blocks"
+"""What `auto` is here: `segments`, but for fused prompts. Not measured yet; counted in tiles it has
+the least work, and recomputed rows one by one would each take a tile and a list of their keys."""
 
 
 class DependencyFlashInferBackend(FlashInferAttnBackend):
@@ -46,7 +47,7 @@ class DependencyFlashInferBackend(FlashInferAttnBackend):
         self._rows = runner.req_to_token_pool.req_to_token
         self._copier = RowCopier(runner)
         self._scores = ScoreKeeper(runner)
-        self._wrappers: dict[Kind, Any] = {}
+        self._wrappers = Wrappers(self._make_wrapper)
         self._attention: BatchAttention | None = None
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
@@ -104,20 +105,20 @@ class DependencyFlashInferBackend(FlashInferAttnBackend):
 
         def make_call(call: Call) -> FlashInferCall:
             slots = find_slots(call, self._rows, forward_batch.req_pool_indices)
-            return FlashInferCall(self._wrapper(call.kind), call, slots, heads)
+            return FlashInferCall(self._wrappers.take(call.kind), call, slots, heads)
 
+        self._wrappers.start()
         plan = plan_batch(steps, self._plan)
         return BatchAttention(plan, make_call, _merge, self._rows.device)
 
-    def _wrapper(self, kind: Kind) -> Any:
-        """One of each kind: what one has planned must last until the last layer has run."""
-        if kind not in self._wrappers:
-            stock = type(self.prefill_wrappers_paged[0])
-            self._wrappers[kind] = stock(self.workspace_buffer, "NHD", backend=self.prefill_backend)
-        return self._wrappers[kind]
+    def _make_wrapper(self, kind: Kind) -> Any:
+        stock = type(self.prefill_wrappers_paged[0])
+        return stock(self.workspace_buffer, "NHD", backend=self.prefill_backend)
 
 
 def _merge(
     first: torch.Tensor, first_lse: torch.Tensor, second: torch.Tensor, second_lse: torch.Tensor
-) -> torch.Tensor:
-    return _safe_merge_state(first, first_lse, second, second_lse)[0]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    output, lse = _safe_merge_state(first, first_lse, second, second_lse)
+    assert lse is not None
+    return output, lse

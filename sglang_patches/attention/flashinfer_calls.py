@@ -6,6 +6,8 @@ Written for FlashInfer 0.6.15 (the one that SGLang 0.5.17 brings).
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flashinfer_masks.batches import Call
+from flashinfer_masks.batches import Call, Kind
 from sglang_patches.attention.paged import Scales
 
 
@@ -26,6 +28,30 @@ class Heads:
     head_dim: int
     query_dtype: torch.dtype
     kv_dtype: torch.dtype
+
+
+class Wrappers:
+    """FlashInfer's wrappers, one for each call of a forward pass, used again by the next one.
+
+    What a wrapper has planned must last until the last layer has run, so no two calls share one.
+    """
+
+    def __init__(self, make: Callable[[Kind], Any]) -> None:
+        self._make = make
+        self._wrappers: dict[Kind, list[Any]] = {}
+        self._taken: Counter[Kind] = Counter()
+
+    def start(self) -> None:
+        """Begin the next forward pass: all wrappers are free."""
+        self._taken.clear()
+
+    def take(self, kind: Kind) -> Any:
+        """Returns one that no call of this pass has."""
+        wrappers = self._wrappers.setdefault(kind, [])
+        if self._taken[kind] == len(wrappers):
+            wrappers.append(self._make(kind))
+        self._taken[kind] += 1
+        return wrappers[self._taken[kind] - 1]
 
 
 class FlashInferCall:

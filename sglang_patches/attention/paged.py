@@ -16,8 +16,8 @@ from torch import Tensor
 
 from flashinfer_masks.batches import BatchPlan, Call
 
-Merge = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""From the attention (Q, H, D) and log-sum-exp (Q, H) over two sets of keys: that over both."""
+Merge = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""From attention (Q, H, D) and log-sum-exp (Q, H) over two sets of keys: those over both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +78,11 @@ class BatchAttention:
         self._num_queries = plan.num_queries
         self._merge = merge
         self._calls = [(_rows_of(call, plan, device), make_call(call)) for call in plan.calls]
-        self._system = None
-        if plan.system is not None:
-            self._system = _rows_of(plan.system, plan, device), make_call(plan.system)
+        self._merged = [(_rows_of(call, plan, device), make_call(call)) for call in plan.merged]
 
     def run(self, query: Tensor, keys: Tensor, values: Tensor, scales: Scales) -> Tensor:
         """Shapes as in `PagedCall`; `query` has the rows of the batch in their order."""
-        needs_lse = self._system is not None
+        needs_lse = bool(self._merged)
         first_rows, first = self._calls[0]
         if first_rows is None and not needs_lse:
             return first.run(query, keys, values, scales, needs_lse=False)[0]
@@ -95,12 +93,12 @@ class BatchAttention:
             _put(output, rows, part)
             if part_lse is not None:
                 _put(lse, rows, part_lse)
-        if self._system is not None:
-            rows, call = self._system
-            system, system_lse = call.run(_take(query, rows), keys, values, scales, needs_lse=True)
-            assert system_lse is not None
-            merged = self._merge(_take(output, rows), _take(lse, rows), system, system_lse)
-            _put(output, rows, merged)
+        for rows, call in self._merged:
+            part, part_lse = call.run(_take(query, rows), keys, values, scales, needs_lse=True)
+            assert part_lse is not None
+            both = self._merge(_take(output, rows), _take(lse, rows), part, part_lse)
+            _put(output, rows, both[0])
+            _put(lse, rows, both[1])
         return output
 
 

@@ -16,9 +16,18 @@ import torch
 from torch import Tensor
 
 from flashinfer_masks.cascade import Batch, CascadePlan, plan_cascade
+from flashinfer_masks.fused import BlocksPlan, plan_blocks
 from flashinfer_masks.masked import plan_masked
 from flashinfer_masks.segments import SegmentsPlan, plan_segments
 from flashinfer_masks.visibility import Step
+from sglang_patches.attention.torch_attend import (
+    additive,
+    attend,
+    attend_causal,
+    gather,
+    heads_first,
+    merge,
+)
 
 # `segments` gathers the rows above every chain again, the system's too; `cascade` computes
 # masked scores. Gathering a row took as long as 42 scores with 8 heads of 64 channels, 4 of
@@ -27,12 +36,6 @@ ROW_COST_IN_PAIRS = 42
 
 # Requests with at most this many queries are padded to a dense batch (`segments`).
 SMALL_QUERIES = 64
-
-# Causal attention skips the keys above the diagonal in blocks of this size. torch's kernel sums
-# over blocks of KEY_BLOCK keys, and sums in another order for fewer than MIN_QUERIES queries.
-QUERY_BLOCK = 1024
-KEY_BLOCK = 512
-MIN_QUERIES = 4
 
 
 class AttentionWork(Protocol):
@@ -49,150 +52,6 @@ class AttentionWork(Protocol):
         ...
 
 
-def attend(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    scale: float,
-    mask: Tensor | None = None,
-    is_causal: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Scaled dot-product attention that also returns the log-sum-exp of the scores.
-
-    query         (..., num_heads, num_queries, head_dim)
-    keys, values  (..., num_kv_heads, num_keys, head_dim)
-    mask          additive, broadcastable to (..., num_heads, num_queries, num_keys)
-
-    Returns (..., num_heads, num_queries, head_dim) and float32 (..., num_heads, num_queries).
-    """
-    if query.device.type == "cpu":
-        # torch's only attention on a CPU that returns the log-sum-exp; grouped heads too.
-        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            query, keys, values, 0.0, is_causal, attn_mask=mask, scale=scale
-        )
-    return attend_generic(query, keys, values, scale, mask, is_causal)
-
-
-def attend_generic(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    scale: float,
-    mask: Tensor | None = None,
-    is_causal: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """`attend` in plain operations, for any device; quadratic in memory."""
-    group = query.shape[-3] // keys.shape[-3]
-    keys, values = keys.repeat_interleave(group, -3), values.repeat_interleave(group, -3)
-    scores = (query @ keys.transpose(-1, -2)).float() * scale
-    if is_causal:
-        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).triu(1)
-        scores = scores.masked_fill(hidden, -torch.inf)
-    if mask is not None:
-        scores = scores + mask
-    lse = scores.logsumexp(-1)
-    return (scores - lse.unsqueeze(-1)).exp().to(values.dtype) @ values, lse
-
-
-def merge(first: Tensor, first_lse: Tensor, second: Tensor, second_lse: Tensor) -> Tensor:
-    """Attention over the union of two key sets, from the attention over each (log-sum-exp)."""
-    weight = torch.sigmoid(first_lse - second_lse).unsqueeze(-1)
-    return (second + (first - second) * weight).to(first.dtype)
-
-
-def attend_causal(
-    query: Tensor, keys: Tensor, values: Tensor, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Bottom-right causal attention of one request: the last query sees every key.
-
-    Shapes as in `attend`. On a CPU every sum runs in the order in which SGLang's own attention
-    runs it, which computes the queries of the cached rows as well; so the two agree bit for bit.
-    """
-    num_queries, num_keys = query.shape[-2], keys.shape[-2]
-    num_prefix = num_keys - num_queries
-    if num_prefix == 0:
-        return attend(query, keys, values, scale, is_causal=True)
-    attention = torch.empty_like(query)
-    lse = torch.empty(query.shape[:-1], dtype=torch.float32, device=query.device)
-    tail = num_keys % _kernel_query_block(num_keys)
-    body_stop = num_queries - min(tail, num_queries) if tail < MIN_QUERIES else num_queries
-    for start in range(0, body_stop, QUERY_BLOCK):
-        block = slice(start, min(start + QUERY_BLOCK, body_stop))
-        # Blocks of keys are cut where they are for the whole request, or the sums would differ.
-        seen = -(-(num_prefix + block.stop) // KEY_BLOCK) * KEY_BLOCK
-        attention[..., block, :], lse[..., block] = _attend_causal_block(
-            query[..., block, :],
-            keys[..., :seen, :],
-            values[..., :seen, :],
-            scale,
-            num_prefix + start,
-        )
-    if body_stop < num_queries:
-        last = slice(body_stop, num_queries)
-        attention[..., last, :], lse[..., last] = _attend_causal_tail(
-            query[..., last, :], keys, values, scale, tail
-        )
-    return attention, lse
-
-
-def _kernel_query_block(num_queries: int) -> int:
-    """How many queries torch's CPU kernel takes at a time (aten, FlashAttentionKernel.cpp)."""
-    if num_queries >= 768:
-        return 256
-    return 64 if num_queries >= 192 else 32
-
-
-def _attend_causal_block(
-    query: Tensor, keys: Tensor, values: Tensor, scale: float, first_key: int
-) -> tuple[Tensor, Tensor]:
-    """Attention in which query i sees the keys [0, first_key + i], no block being a tail."""
-    num_queries, num_keys = query.shape[-2], keys.shape[-2]
-    remainder = num_queries % _kernel_query_block(num_queries)
-    if 0 < remainder < MIN_QUERIES:
-        query = _pad_front(query, MIN_QUERIES - remainder)
-    padding = query.shape[-2] - num_queries
-    # With the last query first, the mask's rows are one vector, each a step further along it:
-    # the kernel reads it from the cache, and it costs about what the unmasked call costs.
-    last_seen = first_key + num_queries - 1
-    mask = torch.zeros(num_keys + query.shape[-2] - 1, dtype=query.dtype, device=query.device)
-    mask[last_seen + 1 :] = -torch.inf
-    mask = mask.as_strided((1, 1, query.shape[-2], num_keys), (0, 0, 1, 1))
-    attention, lse = attend(query.flip(-2), keys, values, scale, mask=mask)
-    return attention.flip(-2)[..., padding:, :], lse.flip(-1)[..., padding:]
-
-
-def _attend_causal_tail(
-    query: Tensor, keys: Tensor, values: Tensor, scale: float, tail: int
-) -> tuple[Tensor, Tensor]:
-    """The same for the last queries, as the kernel's last block of `tail` < MIN_QUERIES."""
-    num_queries, num_keys = query.shape[-2], keys.shape[-2]
-    query = _pad_front(query, _kernel_query_block(1) + tail - num_queries)
-    padding = query.shape[-2] - num_queries
-    mask = torch.zeros(query.shape[-2], num_keys, dtype=query.dtype, device=query.device)
-    mask[padding:] = torch.full_like(mask[padding:], -torch.inf).triu(num_keys - num_queries + 1)
-    attention, lse = attend(query, keys, values, scale, mask=mask)
-    return attention[..., padding:, :], lse[..., padding:]
-
-
-def _pad_front(query: Tensor, num_rows: int) -> Tensor:
-    return torch.cat([query[..., :1, :].expand(*query.shape[:-2], num_rows, -1), query], -2)
-
-
-def _gather(pool: Tensor, slots: Tensor, dtype: torch.dtype) -> Tensor:
-    """(1, num_kv_heads, num_slots, head_dim) rows of a pool."""
-    return pool.index_select(0, slots).to(dtype).transpose(0, 1).unsqueeze(0)
-
-
-def _heads_first(query: Tensor) -> Tensor:
-    return query.transpose(0, 1).unsqueeze(0)
-
-
-def _additive(mask: np.ndarray, like: Tensor) -> Tensor:
-    """bool (..., queries, keys) to 0 / -inf on the device of `like`."""
-    hidden = ~torch.from_numpy(mask)
-    return torch.zeros(mask.shape).masked_fill_(hidden, -torch.inf).to(like.device)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class CausalWork:
     """A plain request, over new rows only. slots (num_rows,) int64."""
@@ -202,8 +61,8 @@ class CausalWork:
     def run(
         self, query: Tensor, keys: Tensor, values: Tensor, output: Tensor, scale: float
     ) -> None:
-        rows = _gather(keys, self.slots, query.dtype), _gather(values, self.slots, query.dtype)
-        attention, _ = attend_causal(_heads_first(query), *rows, scale)
+        rows = gather(keys, self.slots, query.dtype), gather(values, self.slots, query.dtype)
+        attention, _ = attend_causal(heads_first(query), *rows, scale)
         output.copy_(attention[0].transpose(0, 1))
 
 
@@ -212,14 +71,14 @@ class MaskedWork:
 
     def __init__(self, step: Step, slots: Tensor) -> None:
         self.slots = slots
-        self.mask = _additive(plan_masked(step).mask, slots)
+        self.mask = additive(plan_masked(step).mask, slots)
 
     def run(
         self, query: Tensor, keys: Tensor, values: Tensor, output: Tensor, scale: float
     ) -> None:
-        rows = _gather(keys, self.slots, query.dtype), _gather(values, self.slots, query.dtype)
+        rows = gather(keys, self.slots, query.dtype), gather(values, self.slots, query.dtype)
         mask = self.mask.to(query.dtype)
-        attention, _ = attend(_heads_first(query), *rows, scale, mask=mask)
+        attention, _ = attend(heads_first(query), *rows, scale, mask=mask)
         output.copy_(attention[0].transpose(0, 1))
 
 
@@ -305,7 +164,7 @@ def _pad(
     kv_at = kv_starts[:, None] + np.minimum(kv, kv_lens[:, None] - 1)
     # Bottom-right causal: query i of a request sees its keys [0, i + kv_len - q_len].
     last_key = np.minimum(q, q_lens[:, None] - 1) + (kv_lens - q_lens)[:, None]
-    mask = _additive(kv[None, None, :] <= last_key[:, :, None], kv_slots)
+    mask = additive(kv[None, None, :] <= last_key[:, :, None], kv_slots)
     device = kv_slots.device
     return _Padded(
         q_rows=torch.from_numpy(q_rows.astype(np.int64)).to(device),
@@ -323,18 +182,18 @@ class CascadeWork:
         self.system = _requests(plan.system, slots)
         self.causal = _requests(plan.causal, slots)
         self.masked = _requests(plan.masked, slots)
-        self.masks = [_additive(mask, slots) for mask in plan.masks()]
+        self.masks = [additive(mask, slots) for mask in plan.masks()]
         self.context = slice(plan.context_start, plan.tail_start)
 
     def run(
         self, query: Tensor, keys: Tensor, values: Tensor, output: Tensor, scale: float
     ) -> None:
-        q = _heads_first(query)
+        q = heads_first(query)
         lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
         masks: list[Tensor | None] = [mask.to(query.dtype) for mask in self.masks]
         work = [*self.causal, *self.masked]
         for (queries, slots), mask in zip(work, [None] * len(self.causal) + masks, strict=True):
-            rows = _gather(keys, slots, query.dtype), _gather(values, slots, query.dtype)
+            rows = gather(keys, slots, query.dtype), gather(values, slots, query.dtype)
             part = q[:, :, queries]
             if mask is None:
                 attention, lse[:, :, queries] = attend_causal(part, *rows, scale)
@@ -342,7 +201,7 @@ class CascadeWork:
                 attention, lse[:, :, queries] = attend(part, *rows, scale, mask=mask)
             output[queries] = attention[0].transpose(0, 1)
         for queries, slots in self.system:
-            rows = _gather(keys, slots, query.dtype), _gather(values, slots, query.dtype)
+            rows = gather(keys, slots, query.dtype), gather(values, slots, query.dtype)
             system, system_lse = attend(q[:, :, queries], *rows, scale)
             tree = output[queries].transpose(0, 1).unsqueeze(0)
             merged = merge(system, system_lse, tree, lse[:, :, queries])
@@ -361,14 +220,78 @@ def _requests(batch: Batch, slots: Tensor) -> list[tuple[slice, Tensor]]:
     return requests
 
 
+class BlocksWork:
+    """The plan `blocks`: keys are gathered once, by index, and what a part sees is a slice.
+
+    Only for steps with recomputed rows; what has none is `segments`.
+    """
+
+    def __init__(self, slots: Tensor, plan: BlocksPlan) -> None:
+        device = slots.device
+        self.chains = _requests(plan.chains, slots)
+        self.rows = _slice_or_rows(plan.rows, device)
+        self.slots = slots[torch.from_numpy(plan.kv_rows.astype(np.int64)).to(device)]
+        indices = torch.from_numpy(plan.indices).to(device)
+        self.blocks: list[tuple[slice, slice, Tensor | None]] = [
+            (queries, keys, None) for queries, keys in _slices(plan.causal)
+        ]
+        for queries, keys in _slices(plan.masked):
+            hidden = torch.arange(keys.start, keys.stop, device=device) > indices[queries, None]
+            mask = torch.zeros(hidden.shape, device=device).masked_fill_(hidden, -torch.inf)
+            self.blocks.append((queries, keys, mask))
+        self.levels = [_slices(parts) for parts in plan.levels]
+
+    def run(
+        self, query: Tensor, keys: Tensor, values: Tensor, output: Tensor, scale: float
+    ) -> None:
+        for rows, slots in self.chains:
+            CausalWork(slots).run(query[rows], keys, values, output[rows], scale)
+        q = heads_first(query[self.rows])
+        k, v = gather(keys, self.slots, query.dtype), gather(values, self.slots, query.dtype)
+        # In float32, because every level would round once more.
+        found = torch.empty_like(q, dtype=torch.float32)
+        lse = found.new_empty(q.shape[:-1])
+        for own, seen, mask in self.blocks:
+            part = q[:, :, own], k[:, :, seen], v[:, :, seen], scale
+            added = None if mask is None else mask.to(query.dtype)
+            found[:, :, own], lse[:, :, own] = attend(*part, mask=added, is_causal=mask is None)
+        for level in self.levels:
+            for own, seen in level:
+                below, below_lse = attend(q[:, :, own], k[:, :, seen], v[:, :, seen], scale)
+                found[:, :, own] = merge(found[:, :, own], lse[:, :, own], below, below_lse)
+                lse[:, :, own] = torch.logaddexp(lse[:, :, own], below_lse)
+        output[self.rows] = found[0].transpose(0, 1).to(output.dtype)
+
+
+def _slice_or_rows(rows: np.ndarray, device: torch.device) -> slice | Tensor:
+    """Returns ascending rows as a slice where they follow one by one: a view, no copy."""
+    if rows[-1] - rows[0] + 1 == len(rows):
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return torch.from_numpy(rows).to(device)
+
+
+def _slices(parts: np.ndarray) -> list[tuple[slice, slice]]:
+    """Returns the queries and the keys of parts (R, 4) of a `BlocksPlan`."""
+    return [(slice(*part[:2]), slice(*part[2:])) for part in parts.tolist()]
+
+
+def make_blocks_work(step: Step, slots: Tensor) -> AttentionWork:
+    """The plan `blocks`; that is `segments` where no row is recomputed."""
+    plan = plan_blocks(step)
+    return BlocksWork(slots, plan) if len(plan.rows) else SegmentsWork(step, slots)
+
+
 def make_fastest_work(step: Step, slots: Tensor) -> AttentionWork:
     """The plan `auto`: `cascade` or `segments`, whichever has less to do for this step.
 
     Where all of the context is cached, what is new sees every row before it: both would be the
-    one causal request that a plain prompt is.
+    one causal request that a plain prompt is. Recomputed rows are `blocks`: in the others they
+    are a causal request for each few of them (`python -m eval attention --fused`).
     """
     if not step.tail_start:
         return CausalWork(slots)
+    if len(step.structure.recomputed):
+        return make_blocks_work(step, slots)
     segments, cascade = plan_segments(step), plan_cascade(step)
     if len(segments.kv_rows) * ROW_COST_IN_PAIRS < _count_pairs(cascade):
         return SegmentsWork(step, slots, segments)
@@ -389,4 +312,5 @@ WORK_BY_PLAN: dict[str, Callable[[Step, Tensor], AttentionWork]] = {
     "custom_mask": MaskedWork,
     "segments": SegmentsWork,
     "cascade": CascadeWork,
+    "blocks": make_blocks_work,
 }

@@ -19,6 +19,7 @@ ENGINES = [
     EngineCase("segments-chunk8", "llama_mha", "segments", 8, overlap=False),
     EngineCase("cascade-qwen2-chunk16", "qwen2", "cascade", chunk=16),
     EngineCase("masked-yarn", "llama_yarn", "custom_mask", chunk=2048, policy="lpm"),
+    EngineCase("blocks-chunk16", "llama_gqa", "blocks", chunk=16),
 ]
 
 pytestmark = pytest.mark.sglang

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -25,12 +26,25 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict:
 
 def test_every_plan_has_a_row_for_each_prompt_and_kind_of_kernels(report: dict) -> None:
     names = {"segments", "cascade", "custom_mask", "causal"}
-    for kernels, more in (("torch", {"auto"}), ("flashinfer", set())):
+    for kernels, more in (("torch", {"auto"}), ("flashinfer", {"blocks"})):
         rows = [row for row in report["rows"] if row["kernels"] == kernels]
         assert {(row["trees"], row["plan"]) for row in rows} == {
             (trees, plan) for trees in (2, 3) for plan in names | more
         }
         assert all(row["plan_ms_median"] > 0 and row["tokens"] > 0 for row in rows)
+
+
+def test_fused_prompts_have_rows_of_their_own(tmp_path: Path) -> None:
+    file = tmp_path / "fused.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "FUSED_CASES", ((200, 0.1, "first"), (300, 0.5, "random")))
+        assert main(["attention", "--fused", "--repeats", "1", "--json", str(file)]) == 0
+    rows = [row for row in json.loads(file.read_text())["rows"] if row["kernels"] == "torch"]
+    assert {(row["select"], row["plan"], row["new_tokens"]) for row in rows} == {
+        (select, plan, num_new + attention.TASK_LEN)
+        for select, num_new in (("first", 20), ("random", 150))
+        for plan in (*attention.FUSED_PLANS, "causal")
+    }
 
 
 def test_without_a_gpu_no_kernel_of_it_was_timed(report: dict) -> None:

@@ -56,10 +56,8 @@ def test_a_row_sees_what_it_sees_alone(plan: PlanName, batch: list[Step | PlainS
     planned = plan_batch(batch, plan)
     expected = oracle(batch)
     counts = np.zeros(expected.shape, np.int64)
-    for call in planned.calls:
+    for call in (*planned.calls, *planned.merged):
         count(call, batch, counts)
-    if planned.system is not None:
-        count(planned.system, batch, counts)
     np.testing.assert_array_equal(counts, expected)
     rows = np.concatenate([call.batch.q_rows for call in planned.calls])
     assert sorted(rows.tolist()) == list(range(planned.num_queries)) == list(range(len(expected)))
@@ -69,12 +67,12 @@ def test_a_row_sees_what_it_sees_alone(plan: PlanName, batch: list[Step | PlainS
 def test_plain_prompts_alone_take_one_call(plan: PlanName) -> None:
     planned = plan_batch([PlainStep(4, 2), PlainStep(0, 3)], plan)
     assert len(planned.calls) == 1
-    assert planned.system is None
+    assert planned.merged == ()
     assert planned.calls[0].batch.q_indptr.tolist() == [0, 2, 5]
     assert planned.calls[0].batch.kv_indptr.tolist() == [0, 6, 9]
 
 
-@pytest.mark.parametrize("plan", ["segments", "cascade"])
+@pytest.mark.parametrize("plan", ["segments", "cascade", "blocks"])
 def test_work_grows_with_the_trees_and_not_with_the_square_of_the_prompt(plan: PlanName) -> None:
     def work(num_trees: int) -> int:
         segments = [
@@ -84,7 +82,7 @@ def test_work_grows_with_the_trees_and_not_with_the_square_of_the_prompt(plan: P
         ]
         structure = make_structure(3, segments, task_len=1)
         planned = plan_batch([make_step(structure, [], 0, structure.num_tokens)], plan)
-        calls = [*planned.calls, *([planned.system] if planned.system else [])]
+        calls = [*planned.calls, *planned.merged]
         return sum(
             int((np.diff(each.batch.q_indptr) * np.diff(each.batch.kv_indptr)).sum())
             for each in calls

@@ -126,7 +126,7 @@ def test_generated_rows_of_a_retracted_request_see_everything_before_them(name: 
         assert_plan_is_exact(PLANS[name](step), step)
 
 
-@pytest.mark.parametrize("name", ["segments", "cascade"])
+@pytest.mark.parametrize("name", ["segments", "cascade", "blocks"])
 def test_work_grows_with_the_number_of_trees_not_with_its_square(name: str) -> None:
     def work(num_trees: int) -> int:
         segments = [

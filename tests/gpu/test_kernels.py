@@ -32,17 +32,19 @@ def test_a_batch_gets_the_attention_each_prompt_gets_alone(
         pytest.skip("FlashInfer's FA3 kernels take no mask, and need a Hopper GPU")
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper, merge_state
 
-    from sglang_patches.attention.flashinfer_calls import FlashInferCall, Heads
+    from sglang_patches.attention.flashinfer_calls import FlashInferCall, Heads, Wrappers
     from sglang_patches.attention.paged import BatchAttention, Scales, find_slots
 
     workspace = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     heads = Heads(num_heads, num_kv_heads, HEAD_DIM, dtype, dtype)
-    wrappers = {
-        kind: BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend=kernels)
-        for kind, kernels in (("causal", backend), ("full", backend), ("masked", "fa2"))
-    }
+    wrappers = Wrappers(
+        lambda kind: BatchPrefillWithPagedKVCacheWrapper(
+            workspace, "NHD", backend="fa2" if kind == "masked" else backend
+        )
+    )
     for seed in range(8):  # the wrappers plan again for every batch
-        steps = draw_steps(seed)
+        wrappers.start()
+        steps = draw_steps(seed, recomputes=seed % 2 == 1)
         case = PagedBatch.make(
             steps,
             num_heads=num_heads,
@@ -54,12 +56,12 @@ def test_a_batch_gets_the_attention_each_prompt_gets_alone(
         attention = BatchAttention(
             plan_batch(steps, plan),
             lambda call, case=case: FlashInferCall(
-                wrappers[call.kind],
+                wrappers.take(call.kind),
                 call,
                 find_slots(call, case.req_to_token, case.pool_indices),
                 heads,
             ),
-            lambda *states: merge_state(*states)[0],
+            lambda *states: merge_state(*states),
             case.query.device,
         )
         for _ in range(2):  # two layers run what was planned once

@@ -15,11 +15,14 @@ from flashinfer_masks.batches import PlainStep
 from tests.flashinfer_masks.make import make_step, make_structure, mask_of
 
 
-def draw_steps(seed: int) -> list[Step | PlainStep]:
-    """A plain prompt and three of GraphRAG, what is cached of them being their beginning."""
+def draw_steps(seed: int, *, recomputes: bool = False) -> list[Step | PlainStep]:
+    """A plain prompt and three of GraphRAG, what is cached of them being their beginning.
+
+    recomputes  of the second all of the context is cached and a third computed again
+    """
     rng = np.random.default_rng(seed)
     steps: list[Step | PlainStep] = [PlainStep(int(rng.integers(0, 300)), 40)]
-    for _ in range(3):
+    for number in range(3):
         segments: list[tuple[int, int]] = []
         for _ in range(int(rng.integers(1, 6))):
             path = [len(segments)]
@@ -29,7 +32,12 @@ def draw_steps(seed: int) -> list[Step | PlainStep]:
                 segments.append((path[-1], int(rng.integers(1, 30))))
                 path.append(len(segments) - 1)
         structure = make_structure(int(rng.integers(0, 40)), segments, task_len=20)
-        hits = list(range(int(rng.integers(0, structure.task_start))))
+        if recomputes and number == 1:
+            context = np.arange(structure.system_len, structure.task_start)
+            structure = structure.recompute(context[rng.random(len(context)) < 1 / 3])
+            hits = np.setdiff1d(np.arange(structure.task_start), structure.recomputed).tolist()
+        else:
+            hits = list(range(int(rng.integers(0, structure.task_start))))
         steps.append(make_step(structure, hits, 0, structure.num_tokens - len(hits)))
     return steps
 

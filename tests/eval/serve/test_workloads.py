@@ -19,6 +19,7 @@ from eval.serve.systems import KNOWN, Writer, get_system, make_server
 from eval.serve.workloads import ServeSpec, Workload, entities_of, fit, make
 from eval.sets import SetError
 from eval.workloads.graphs import Graphs
+from tests.eval.tables.made import write_set
 from tests.helpers.rendered import paths_of
 
 pytestmark = pytest.mark.sglang  # transformers comes with the server
@@ -165,6 +166,53 @@ def test_chunks_that_are_not_there_are_an_error(
 def test_chunks_need_a_folder(graphs: Graphs) -> None:
     with pytest.raises(SetError, match="with --data"):
         make(ServeSpec("chunks:musique", 2), graphs)
+
+
+@pytest.fixture
+def schemas(tmp_path: Path) -> Graphs:
+    for name in ("spider", "bird"):
+        write_set(tmp_path, name)
+    return Graphs(tmp_path)
+
+
+def test_tables_are_asked_about_in_every_order(schemas: Graphs, writer: Writer) -> None:
+    spec = ServeSpec("lake:sql:4:closed", 20)
+    assert spec.num_tokens is None
+    made = make(spec, schemas)
+    assert made.digest() == make(spec, schemas).digest()
+    orders = set()
+    for request in made.requests:
+        texts = [table.text for table in request.tables]
+        assert len(set(texts)) == len(texts) == len(request.entities)
+        assert sorted(request.declared) == sorted(texts) == sorted(request.by_heat)
+        orders.add(request.declared == tuple(texts))
+        sent = {
+            name: writer.write(get_system(name), request).fields
+            for name in ("depcache", "sglang", "sglang-declared", "vllm-declared", "sglang-sorted")
+        }
+        for name, wanted in (
+            ("sglang", tuple(texts)),
+            ("sglang-declared", request.declared),
+            ("vllm-declared", request.declared),
+            ("sglang-sorted", request.by_heat),
+        ):
+            said = sent[name]["messages"][-1]["content"]
+            assert "extra_body" not in sent[name]
+            assert sorted(wanted, key=said.index) == list(wanted)
+            assert said.endswith(f"Question: {request.question}")
+        ours = sent["depcache"]["messages"][-1]["content"]
+        assert sorted(ours) == sorted(said)  # the same text in another order
+        assert "depcache_outline" in sent["depcache"]["extra_body"]["custom_params"]
+    assert False in orders
+    with pytest.raises(ConfigError, match="tables are no trees"):
+        writer.write(get_system("sglang-dedup"), made.requests[0])
+
+
+def test_tables_need_a_folder_and_a_form(graphs: Graphs, schemas: Graphs) -> None:
+    with pytest.raises(SetError, match="with --data"):
+        make(ServeSpec("whole:bird", 2), graphs)
+    with pytest.raises(SetError, match="no workload of tables"):
+        make(ServeSpec("lake:bird", 2), schemas)
 
 
 def test_pairs_are_those_of_the_mask(workload: Workload, writer: Writer) -> None:

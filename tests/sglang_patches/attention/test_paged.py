@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from flashinfer_masks import Step
+from flashinfer_masks import Step, fused
 from flashinfer_masks.batches import Call, PlainStep, PlanName, plan_batch
 from flashinfer_masks.masked import causal_mask
 from tests.flashinfer_masks.make import batches
@@ -59,9 +59,11 @@ class TorchCall:
         return torch.from_numpy(mask.reshape(num_queries, num_keys).astype(bool))
 
 
-def merge(first: Tensor, first_lse: Tensor, second: Tensor, second_lse: Tensor) -> Tensor:
+def merge(
+    first: Tensor, first_lse: Tensor, second: Tensor, second_lse: Tensor
+) -> tuple[Tensor, Tensor]:
     share = torch.sigmoid((first_lse - second_lse) * np.log(2)).unsqueeze(-1)
-    return first * share + second * (1 - share)
+    return first * share + second * (1 - share), torch.logaddexp2(first_lse, second_lse)
 
 
 def check(batch: list[Step | PlainStep], plan: PlanName) -> None:
@@ -94,5 +96,14 @@ def test_each_prompt_gets_the_attention_it_gets_alone(
 
 @pytest.mark.parametrize("plan", get_args(PlanName))
 @pytest.mark.parametrize("seed", range(3))
-def test_prompts_of_graphrag_get_it_too(plan: PlanName, seed: int) -> None:
-    check(draw_steps(seed), plan)
+@pytest.mark.parametrize("recomputes", [False, True])
+def test_prompts_of_graphrag_get_it_too(plan: PlanName, seed: int, recomputes: bool) -> None:
+    check(draw_steps(seed, recomputes=recomputes), plan)
+
+
+@settings(max_examples=60, deadline=None)
+@given(batch=batches())
+def test_blocks_of_two_rows_merge_in_many_levels(batch: list[Step | PlainStep]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused, "BLOCK_ROWS", 2)
+        check(batch, "blocks")

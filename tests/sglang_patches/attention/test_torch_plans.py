@@ -14,7 +14,7 @@ pytestmark = pytest.mark.sglang
 
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 4, 2, 16
 SCALE = 0.3
-PLANS = ("auto", "custom_mask", "segments", "cascade")
+PLANS = ("auto", "custom_mask", "segments", "cascade", "blocks")
 
 
 def make_step(
@@ -50,6 +50,25 @@ def make_step(
     order = np.concatenate((rng.permutation(indices[is_cached]), indices[~is_cached]))
     num_prefix = int(is_cached.sum())
     return Step(structure, order, num_prefix, num_new or num_tokens - num_prefix)
+
+
+def make_fused_step(rng: np.random.Generator, share: float | None = None) -> Step:
+    """A random forest, all of it cached; a random set of its tokens is computed again."""
+    step = make_step(
+        rng,
+        num_segments=int(rng.integers(1, 60)),
+        system_len=int(rng.integers(0, 20)),
+        max_len=int(rng.integers(1, 30)),
+        share_cached=1.0,
+    )
+    structure = step.structure
+    context = np.arange(structure.system_len, structure.task_start)
+    chosen = rng.random(len(context)) < (rng.random() if share is None else share)
+    structure = structure.recompute(context[chosen])
+    kept = np.setdiff1d(np.arange(structure.task_start), structure.recomputed)
+    new = np.setdiff1d(np.arange(structure.num_tokens), kept)
+    order = np.concatenate((rng.permutation(kept), new))
+    return Step(structure, order, len(kept), len(new))
 
 
 def run(plan: str, step: Step, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
@@ -102,6 +121,37 @@ def test_a_plan_equals_dense_attention(plan: str, case: str) -> None:
 
 
 @pytest.mark.parametrize("plan", PLANS)
+def test_a_plan_equals_dense_attention_for_200_forests_and_sets_of_recomputed_tokens(
+    plan: str,
+) -> None:
+    rng = np.random.default_rng(4)
+    sizes: list[int] = []
+    for _ in range(200):
+        step = make_fused_step(rng)
+        output, expected = run(plan, step)
+        torch.testing.assert_close(output.double(), expected, rtol=0, atol=2e-5)
+        sizes.append(len(step.structure.recomputed))
+    assert min(sizes) < 64 < 4 * 64 < max(sizes)  # no block, one, and several levels of them
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_chunks_of_a_fused_prompt_attend_as_all_of_it(plan: str) -> None:
+    whole = make_fused_step(np.random.default_rng(8), share=0.5)
+    for start in range(0, whole.num_new, 100):
+        num_new = min(100, whole.num_new - start)
+        step = Step(whole.structure, whole.order, whole.num_prefix + start, num_new)
+        output, expected = run(plan, step)
+        torch.testing.assert_close(output.double(), expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_fused_plan_in_bfloat16_is_as_close_as_its_rounding(plan: str) -> None:
+    step = make_fused_step(np.random.default_rng(3), share=0.4)
+    output, expected = run(plan, step, torch.bfloat16)
+    torch.testing.assert_close(output.double(), expected, rtol=0, atol=5e-2)
+
+
+@pytest.mark.parametrize("plan", PLANS)
 def test_a_plan_in_bfloat16_is_as_close_as_its_rounding(plan: str) -> None:
     step = make_step(np.random.default_rng(0), **CASES["partly cached"])
     output, expected = run(plan, step, torch.bfloat16)
@@ -129,41 +179,6 @@ def test_a_plain_request_over_new_rows_equals_causal_attention(num_prefix, num_n
     torch.testing.assert_close(output.double(), expected.transpose(0, 1), rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("num_new", [1, 2, 3, 33, 34, 64, 191, 520, 1100])
-@pytest.mark.parametrize("num_keys", [1101, 1152, 1154])
-def test_new_rows_alone_equal_the_same_rows_of_the_whole_square(num_new, num_keys) -> None:
-    """SGLang's own attention computes the square; promise P5 allows 1e-5 after all layers.
-
-    A merge of two partial attentions by log-sum-exp is wrong by 3e-6 here, in each layer.
-    """
-    from sglang_patches.attention.torch_plans import attend, attend_causal
-
-    generator = torch.Generator().manual_seed(0)
-    # As the engine has them: token first in memory, heads first in the view.
-    query = 3 * torch.randn(1, num_keys, NUM_HEADS, HEAD_DIM, generator=generator).transpose(1, 2)
-    keys, values = torch.randn(2, 1, num_keys, NUM_KV_HEADS, HEAD_DIM, generator=generator)
-    keys, values = keys.transpose(1, 2), values.transpose(1, 2)
-    square = attend(query, keys, values, SCALE, is_causal=True)
-    rows = attend_causal(query[..., -num_new:, :], keys, values, SCALE)
-    torch.testing.assert_close(rows[0], square[0][..., -num_new:, :], rtol=0, atol=5e-7)
-    torch.testing.assert_close(rows[1], square[1][..., -num_new:], rtol=0, atol=5e-6)
-
-
-def test_the_generic_attention_of_a_gpu_equals_that_of_a_cpu() -> None:
-    """The same function takes another way on a GPU; here that way runs on a CPU."""
-    from sglang_patches.attention import torch_plans
-
-    generator = torch.Generator().manual_seed(0)
-    query = torch.randn(1, NUM_HEADS, 7, HEAD_DIM, generator=generator)
-    keys, values = torch.randn(2, 1, NUM_KV_HEADS, 7, HEAD_DIM, generator=generator)
-    mask = torch.zeros(7, 7).masked_fill(torch.ones(7, 7).triu(2).bool(), -torch.inf)
-    for keywords in ({}, {"is_causal": True}, {"mask": mask}):
-        fused = torch_plans.attend(query, keys, values, SCALE, **keywords)
-        generic = torch_plans.attend_generic(query, keys, values, SCALE, **keywords)
-        for left, right in zip(fused, generic, strict=True):
-            torch.testing.assert_close(left, right, rtol=0, atol=2e-6)
-
-
 def test_auto_takes_the_plan_with_less_to_do() -> None:
     from sglang_patches.attention.torch_plans import CascadeWork, SegmentsWork, make_fastest_work
 
@@ -173,6 +188,17 @@ def test_auto_takes_the_plan_with_less_to_do() -> None:
     long_system = make_step(rng, num_segments=200, system_len=500)
     work = make_fastest_work(long_system, torch.arange(long_system.num_rows))
     assert isinstance(work, CascadeWork)
+
+
+def test_auto_computes_recomputed_rows_in_blocks() -> None:
+    from sglang_patches.attention.torch_plans import BlocksWork, CausalWork, make_fastest_work
+
+    step = make_fused_step(np.random.default_rng(0), share=0.3)
+    slots = torch.arange(step.num_rows)
+    assert isinstance(make_fastest_work(step, slots), BlocksWork)
+    num_task = step.num_new - step.tail_start
+    task = Step(step.structure, step.order, step.num_rows - num_task, num_task)
+    assert isinstance(make_fastest_work(task, slots), CausalWork)
 
 
 def test_where_all_context_is_cached_auto_is_one_causal_request_bit_for_bit() -> None:

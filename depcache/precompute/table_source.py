@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of a catalog as a source: each with all that it refers to, as prompts have them.
+
+A table's KV is decided by the system and by the tables that it sees, those in the prompt that it
+refers to. So an item is not a table but a set of tables, written by what writes questions:
+
+    orders              the table with all it refers to, directly or not: what a closed prompt has
+    orders (alone)      the table without what it refers to
+    orders, customers   a set that was asked, and nothing beside it
+
+Closed sets may share a request: together they are as closed. Others may not, where one would see
+what it refers to, so these travel in groups.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any
+
+from depcache.errors import PromptError, shorten
+from depcache.precompute.pieces import Piece
+from depcache.precompute.settings import QUESTION, digest_of
+from depcache.precompute.source import Source, Wording
+from depcache.prompt.chunks import CHUNK_SEPARATOR
+from depcache.prompt.paths import Path
+from depcache.prompt.render import DEFAULT_TABLE_SYSTEM
+from depcache.text_file import read_text
+
+if TYPE_CHECKING:
+    from depcache.tables.catalog import Catalog
+
+
+class TableSource(Source):
+    """The tables of a catalog, what is referred to first.
+
+    alone   each table that refers to others is computed without them too, for prompts that are
+            not closed
+    sets    further sets of tables, names in any case, each computed as it is: those that a log has
+    system  the system message of later requests; None or "" for none
+    fields  further fields of every request, `{"cache_salt": "tenant"}` for one
+
+    Raises PromptError for a name in `sets` that is not in the catalog.
+    """
+
+    words = Wording(
+        items="tables",
+        choice="the catalog",
+        unknown="the catalog has no such table",
+        empty="it has no text",
+        fewer="about {num} tables would fit: leave others out",
+    )
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        alone: bool = False,
+        sets: Iterable[Iterable[str]] = (),
+        system: str | None = DEFAULT_TABLE_SYSTEM,
+        fields: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._catalog = catalog
+        self._named = {table.text: table.name for table in catalog}
+        self._system = system
+        self._fields = dict(fields or {})
+        references = catalog.references
+        self._items: dict[str, tuple[str, ...]] = {}
+        self._groups: dict[str, str] = {}
+        for name in references.order:
+            self._items[name] = references.closure([name])
+        wanted = [references.sort({catalog.find(name) for name in names}) for names in sets]
+        wanted += [(name,) for name in references.order if alone]
+        for tables in wanted:
+            if tables != references.closure(tables):
+                self._add_open(tables)
+            elif len(tables) > 1:
+                self._items.setdefault(", ".join(tables), tables)
+
+    def _add_open(self, tables: tuple[str, ...]) -> None:
+        """Add a set without some that it refers to; beside these it would be another."""
+        item = group = ", ".join(tables)
+        if len(tables) == 1:
+            item = f"{item} (alone)"
+            # Tables of one level do not refer to each other.
+            level = self._catalog.references.level(tables[0])
+            group = item if level is None else f"level {level}"
+        self._items.setdefault(item, tables)
+        self._groups.setdefault(item, group)
+
+    def names(self) -> list[str]:
+        return list(self._items)
+
+    def find(self, name: str) -> list[Path] | None:
+        tables = self._items.get(name)
+        return None if tables is None else [(self._catalog[each].text,) for each in tables]
+
+    def cut(self, name: str, paths: Sequence[Path], max_chars: float) -> list[Piece]:
+        """One piece: a table without a part of what it refers to would be another."""
+        num_chars = sum(len(CHUNK_SEPARATOR) + len(text) for path in paths for text in path)
+        return [Piece(name, tuple(paths), num_chars, self._groups.get(name, ""))]
+
+    def make_request(self, paths: Sequence[Path]) -> dict[str, Any]:
+        from depcache.tables.render import render_tables  # brings networkx
+
+        names = [self._named[text] for (text,) in dict.fromkeys(paths)]
+        prompt = render_tables(self._catalog, names, QUESTION, system=self._system, close=False)
+        return {**self._fields, "messages": prompt.messages, **prompt.extra_body}
+
+    def describe(self) -> dict[str, str]:
+        from depcache.tables.render import HEADING
+
+        return {
+            "source": "tables",
+            "form": digest_of([HEADING, CHUNK_SEPARATOR]),
+            "system": digest_of(self._system or ""),
+            "fields": digest_of(self._fields),
+        }
+
+    def stamp(self) -> str:
+        return self._catalog.digest
+
+    def split(self, piece: Piece) -> list[Piece]:
+        """The piece as it is, for the reason that `cut` has."""
+        return [piece]
+
+
+def read_sets(path: str | FilePath) -> list[list[str]]:
+    """Sets of tables, a JSON list of names a line. Raises PromptError for any other line."""
+    sets: list[list[str]] = []
+    for number, line in enumerate(read_text(FilePath(path)).split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            names = json.loads(line)
+        except (ValueError, RecursionError):
+            names = line
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise PromptError(
+                f"line {number} of {str(path)!r} is {shorten(names)}: write a JSON list of the "
+                "names of tables"
+            )
+        sets.append(names)
+    return sets

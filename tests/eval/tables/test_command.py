@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m eval tables`: what a report holds, and what it needs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from eval.__main__ import main
+from eval.tables.simulate import FORMS, SYSTEMS
+from tests.eval.tables.made import write_set
+
+
+def test_a_report_has_the_tokens_of_every_workload(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("spider", "bird"):
+        write_set(tmp_path, name)
+    file = tmp_path / "report.json"
+    assert main(["tables", "--quick", "--data", str(tmp_path), "--json", str(file)]) == 0
+    rows = {row["workload"]: row for row in json.loads(file.read_text())["tokens"]}
+    assert list(rows) == list(FORMS)
+    for row in rows.values():
+        assert tuple(row["computed"]) == tuple(row["prefill"]) == SYSTEMS
+        for name in SYSTEMS:
+            assert row["prefill"][name] == pytest.approx(row["computed"][name] + row["task"], abs=1)
+            assert 0 <= row["computed"][name] <= row["context"] + 0.1
+    assert "lake:sql:12" in capsys.readouterr().err
+
+
+def test_without_data_it_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tables"]) == 2
+    assert "--data" in capsys.readouterr().err
