@@ -25,6 +25,7 @@ from depcache.precompute.estimate import Estimate, TierCapacity
 from depcache.precompute.graph_source import GraphSource
 from depcache.precompute.invalidation import Invalidation, find_trees, invalidate
 from depcache.precompute.job import PrecomputePlan, Precomputer
+from depcache.precompute.neighbours import Neighbours, find_similar, read_neighbours
 from depcache.precompute.report import PrecomputeReport, Progress
 from depcache.precompute.settings import PrecomputeSettings
 from depcache.precompute.source import Source, Wording
@@ -35,6 +36,7 @@ __all__ = [
     "Estimate",
     "GraphSource",
     "Invalidation",
+    "Neighbours",
     "PrecomputePlan",
     "PrecomputeReport",
     "PrecomputeSettings",
@@ -44,8 +46,10 @@ __all__ = [
     "TierCapacity",
     "Wording",
     "find_predecessors",
+    "find_similar",
     "find_trees",
     "invalidate",
     "read_chunks",
+    "read_neighbours",
     "select_entities",
 ]

@@ -7,6 +7,7 @@ are used again after an abort.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +18,11 @@ from depcache.plan import ContextInsertion, RequestPlan, SegmentTable, TailInser
 from depcache.prompt.behind import check_behind
 from depcache.prompt.forest import Forest
 from depcache.prompt.wire import WireIds, forest_from_wire
-from depcache.select import ByScore, select
+from depcache.select import select
 from flashinfer_masks.visibility import Structure
 from sglang_patches.contract import Request
-from sglang_patches.requests.scoring import CHOSEN, Scores, set_apart
+from sglang_patches.requests.inner import STORING
+from sglang_patches.requests.scoring import CHOSEN, SCORING, Scores, set_apart, take_param
 from sglang_patches.requests.tenants import Namespace
 
 ATTRIBUTE = "depcache"
@@ -129,15 +131,18 @@ class RequestState:
         tokens: np.ndarray,
         wire: WireIds,
         namespace: Namespace,
-        by_score: ByScore | None = None,
+        inner: Mapping[str, Any] | None = None,
     ) -> RequestState:
         """Prepare a request. Raises PromptError when structure and tokens do not fit.
 
-        by_score  what is to be chosen by scores of its context, which its task then gives
+        inner  what the server says to itself, see `sglang_patches.requests.inner`
         """
         forest, table = table_of(tokens, wire)
         structure, scores = forest.structure, None
-        if by_score is not None:
+        told = inner or {}
+        if told.get(STORING):
+            table = SegmentTable.storing(tokens, forest)
+        if (by_score := take_param(told.get(SCORING))) is not None:
             structure, table, scores = set_apart(forest, table, by_score)
         return cls(
             tokens=tokens,
