@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from depcache.errors import ConfigError, PromptError, install_command, shorten
+from depcache.errors import ConfigError, PromptError, shorten
+from depcache.install_hints import install_command
 from depcache.precompute.chunk_file import Chunk
 from depcache.text_file import open_bytes, reading
 
@@ -104,9 +105,9 @@ def read_neighbours(
                     raise PromptError(f"the id {shorten(chunk.id)} was there before: name it once")
             except PromptError as error:
                 raise PromptError(f"line {line_number} of {str(file)!r}: {error}") from None
-            # Behind itself a chunk would be read twice, and so would a neighbour that is there twice.
-            texts = {other.text: other for other in neighbours if other.text != chunk.text}
-            of[chunk.id] = tuple(texts.values())[-number:]
+            # Each text stands once, in its last place, and none behind itself.
+            texts = {each.text: each for each in reversed(neighbours) if each.text != chunk.text}
+            of[chunk.id] = tuple(texts.values())[:number][::-1]
     return Neighbours({name: some for name, some in of.items() if some}, number, "file")
 
 

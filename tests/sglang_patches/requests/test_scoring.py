@@ -18,7 +18,7 @@ from depcache.prompt.wire import WireIds
 from depcache.select import ByScore
 from flashinfer_masks.dense import dense_mask
 from flashinfer_masks.visibility import Step
-from sglang_patches.requests.scoring import Scores, take_param, to_param
+from sglang_patches.requests.scoring import SCORING, Scores, take_param, to_param
 from sglang_patches.requests.state import FirstSlice, RequestState
 from sglang_patches.requests.tenants import Namespace
 from tests.helpers.insertion import cache_context
@@ -38,7 +38,9 @@ NAMESPACE = Namespace(None, "tree")
 
 
 def make_state(tree: KVTree, by_score: ByScore | None = BUDGET) -> RequestState:
-    state = RequestState.make(TOKENS, WIRE, NAMESPACE, by_score)
+    state = RequestState.make(
+        TOKENS, WIRE, NAMESPACE, None if by_score is None else {SCORING: to_param(by_score)}
+    )
     plan = plan_request(tree, tree.root(NAMESPACE), state.table, tail_stop=len(TOKENS) - 1)
     state.start(tree, plan)
     return state
