@@ -160,8 +160,8 @@ class RequestState:
 
     @property
     def is_exact(self) -> bool:
-        """A hit equals a recompute: the layout gives a node one position and one past."""
-        return self.layout == "tree"
+        """A hit equals a recompute: layout or root give a node one position and one past."""
+        return self.layout == "tree" or self.table.stored is not None
 
     def start(self, tree: KVTree, plan: RequestPlan) -> None:
         """Take over a fresh plan; forget what an earlier one had set up."""

@@ -99,6 +99,7 @@ def test_an_exact_request_reads_none_of_it(served: Served, rng: random.Random) -
     system, row, task = random_tokens(rng, 4), random_tokens(rng, 6), random_tokens(rng, 3)
     prompt = TreePrompt(system, [(row, [])], task)
     behind: Behind = [[random_tokens(rng, 4), random_tokens(rng, 3)]]
+    served.engine.flush()
     assert ask(served, fuse(prompt, [], behind=behind))[1]["settled"] > 0
     result = served.ask(prompt)  # judged by a recompute
     assert result["meta_info"]["depcache"]["missed"] == len(row)
@@ -147,7 +148,7 @@ def test_an_answer_does_not_depend_on_what_was_cached(served: Served, rng: rando
         ([[20], [1024]], "1024 is in depcache_behind, but the model's vocabulary"),
         ([[20], "text"], "but the prompt came as ids"),
         ([[20], [[21]]], "depcache_behind"),
-        ([[20] * 1500, [21] * 1500, [22] * 1500], "the model's context takes at most"),
+        ([[20] * 50_000, [21] * 50_000, [22] * 50_000], "the model's context takes at most"),
     ],
 )
 def test_what_does_not_fit_is_refused(served: Served, entry: Any, why: str) -> None:
