@@ -23,7 +23,7 @@ from depcache.precompute.chunk_source import ChunkSource
 from depcache.precompute.entities import select_entities
 from depcache.precompute.estimate import Estimate, TierCapacity
 from depcache.precompute.graph_source import GraphSource
-from depcache.precompute.invalidation import Invalidation, find_trees, invalidate
+from depcache.precompute.invalidation import Invalidation, find_trees, invalidate, invalidate_chunks
 from depcache.precompute.job import PrecomputePlan, Precomputer
 from depcache.precompute.neighbours import Neighbours, find_similar, read_neighbours
 from depcache.precompute.report import PrecomputeReport, Progress
@@ -49,6 +49,7 @@ __all__ = [
     "find_similar",
     "find_trees",
     "invalidate",
+    "invalidate_chunks",
     "read_chunks",
     "read_neighbours",
     "select_entities",

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +20,7 @@ from depcache.client import Client
 from depcache.client.reply import ReuseReport
 from depcache.prompt.recompute import Recompute
 from tests.e2e.test_precomputed_chunks import SALT, Corpus
+from tests.helpers.ends import SLOWEST_S
 from tests.helpers.server import start_server
 
 pytestmark = pytest.mark.sglang
@@ -35,6 +39,21 @@ class Similar(Corpus):
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         by = ("--similar", str(number), "--similar-by", str(file))
         return self.precompute("--source", "similar", *by, *arguments)
+
+    def invalidate(self, name: str) -> dict[str, Any]:
+        """What `depcache invalidate --chunks` says of a chunk."""
+        state = self.folder / "--source-similar.jsonl"
+        command = [sys.executable, "-m", "depcache.cli.main", "invalidate", "--json"]
+        command += ["--chunks", str(self.write()), "--entity", name, "--state", str(state)]
+        done = subprocess.run(
+            [*command, "--server", self.client.base_url],
+            capture_output=True,
+            text=True,
+            timeout=SLOWEST_S,
+            env={**os.environ},
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
 
     def ask_similar(self, *names: str, number: int = 2, **fields: Any) -> ReuseReport:
         assert self.neighbours is not None
@@ -102,3 +121,12 @@ def test_similar_chunks_are_computed_kept_and_found(
         assert (report.settled, report.missed) == (1 + len(names), 0)
         assert corpus.ask_similar(*names).settled == 0
         assert corpus.ask_similar(*names, cache_salt=SALT).settled > 1 + len(names)
+        # Chunk a-0 goes, alone and behind others, and so does what stands behind it; no other does.
+        kept = [name for name in texts if name != "a-0" and "a-0" not in near[name][-2:]]
+        lost = [name for name in texts if "a-0" in near[name][-2:]]
+        corpus.ask_similar(*kept[:2])
+        gone = corpus.invalidate("a-0")
+        assert (gone["affected"], gone["in_use"], gone["forgotten"]) == (1, 0, 1)
+        assert gone["tokens"]["device"] > 0
+        assert corpus.ask_similar(*kept[:2]).settled == 0
+        assert all(corpus.ask_similar(name).settled > 2 for name in ["a-0", *lost[:1]])

@@ -180,14 +180,14 @@ class FusedOracle:
         prompt: TreePrompt,
         row: int,
         chunks: list[list[int]],
-        alone: DynamicCache,
+        alone: Any,
         homes: torch.Tensor,
         own: list[int],
     ) -> None:
         """Puts KV and positions of a row behind `chunks` in the place of those it has alone."""
         tokens = prompt.trees[row][0]
         stop = num_system = len(prompt.system)
-        before = DynamicCache()
+        before: Any = DynamicCache()
         for chunk in chunks:
             one: Any = DynamicCache()
             length = num_system + len(chunk)
