@@ -148,7 +148,7 @@ def invalidate_chunks(
 
     chunks  of the file, as they were when they were computed
     ids     of those that are given up, and with them every chunk that was computed behind one
-    system, fields  as for `ChunkSource`; all tenants are meant, unless the fields hold a `cache_salt`
+    system, fields  as for `ChunkSource`; all tenants are meant, unless a `cache_salt` is among them
     state   of a precomputation, in which these chunks are to be computed again
 
     Raises as `invalidate`.

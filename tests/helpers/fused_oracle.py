@@ -166,7 +166,7 @@ class FusedOracle:
         mask = grown.mask()[: grown.num_context, : grown.num_context]
         self._run(grown.tokens[: grown.num_context], homes, mask, alone)
         for row, chunks in enumerate(rows):
-            if several[row]:
+            if chunks is not None and several[row]:
                 self._put_behind(prompt, row, chunks, alone, homes, own)
         old = np.array(own)[kept]
         cache = DynamicCache()

@@ -110,10 +110,10 @@ def test_behind_another_chunk_a_chunk_is_computed_again(tmp_path: Path) -> None:
     assert "anew: source not the same as before" in plan.notes[0]
 
 
-def near(number: int = 2, **changed: tuple[Chunk, ...]) -> Neighbours:
+def near(number: int = 2, changed: dict[str, tuple[Chunk, ...]] | None = None) -> Neighbours:
     """Each chunk behind those after it; the last ones behind fewer."""
     of = {chunk.id: tuple(CHUNKS[n + 1 : n + 1 + number]) for n, chunk in enumerate(CHUNKS)}
-    return Neighbours({**of, **changed}, number)
+    return Neighbours({**of, **(changed or {})}, number)
 
 
 def test_a_chunk_behind_similar_ones_is_a_row_of_a_fused_request() -> None:
@@ -137,7 +137,7 @@ def test_of_similar_chunks_other_neighbours_are_computed_again_and_no_others(
     server, state = FakeCache(), tmp_path / "state"
     compute(server, source={"behind": near()}, state=state)
     assert compute(server, source={"behind": near()}, state=state).num_requests == 0
-    changed = near(**{CHUNKS[3].id: (CHUNKS[9], CHUNKS[4])})
+    changed = near(changed={CHUNKS[3].id: (CHUNKS[9], CHUNKS[4])})
     report = compute(server, source={"behind": changed}, state=state)
     assert (report.num_computed, report.num_unchanged) == (1, len(CHUNKS) - 1)
     with server.client() as client:
