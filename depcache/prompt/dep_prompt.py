@@ -17,13 +17,7 @@ from numpy.typing import NDArray
 
 from depcache.errors import PromptError
 from depcache.prompt.behind import encode_behind
-from depcache.prompt.chunks import (
-    CHUNK_SEPARATOR,
-    TextBehind,
-    join_chunks,
-    list_chunks,
-    place_behind,
-)
+from depcache.prompt.chunks import CHUNK_SEPARATOR, join_chunks, list_chunks, place_behind
 from depcache.prompt.dependencies import resolve_dependencies
 from depcache.prompt.forest import Forest, IntArray, find_twins
 from depcache.prompt.layout import Layout, read_layout, token_positions
@@ -236,7 +230,7 @@ class DepPrompt:
         task: str = "",
         separator: str = CHUNK_SEPARATOR,
         recompute: float | Recompute | None = None,
-        behind: Iterable[TextBehind] | None = None,
+        behind: Iterable[str | Sequence[str] | None] | None = None,
         layout: Layout = "tree",
         add_special_tokens: bool = False,
     ) -> DepPrompt:
