@@ -23,6 +23,7 @@ from depcache.client.client import DEFAULT_URL, Client
 from depcache.errors import PromptError
 from depcache.graph.stores import DEFAULT_URL as DEFAULT_GRAPH
 from depcache.graph.stores import open_store
+from depcache.prompt.render import DEFAULT_CHUNK_SYSTEM
 
 if TYPE_CHECKING:
     from depcache.precompute import Invalidation
@@ -39,6 +40,13 @@ def invalidate(
     file: Annotated[
         Path | None,
         typer.Option(help="The same, one a line, as `graph load --changed` writes them."),
+    ] = None,
+    chunks: Annotated[
+        Path | None,
+        typer.Option(
+            help="Text chunks instead of a graph: their file as it was when they were computed. "
+            "--entity and --file name ids of chunks."
+        ),
     ] = None,
     server: Server = DEFAULT_URL,
     api_key: Annotated[
@@ -82,6 +90,11 @@ def invalidate(
         names += read_names(file)
     if not names and file is None:
         raise PromptError("nothing to invalidate: name entities with --entity or --file")
+    if chunks is not None:
+        _invalidate_chunks(
+            chunks, names, server, api_key, system, system_file, salt, state, dry_run, as_json
+        )
+        return
     settings = PrecomputeSettings(
         num_hops=hops,
         pruner="none",
@@ -110,6 +123,34 @@ def invalidate(
         url = store.url
     if as_json:
         print_json({**found.to_json(), "dry_run": dry_run, "graph": url})
+    else:
+        _show(found, dry_run)
+
+
+def _invalidate_chunks(
+    file: Path,
+    names: list[str],
+    server: str,
+    api_key: str | None,
+    system: str | None,
+    system_file: Path | None,
+    salt: str | None,
+    state: Path | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    from depcache.precompute import invalidate_chunks, read_chunks
+
+    if dry_run:
+        raise PromptError("--dry-run is of graphs: with --chunks the ids themselves are affected")
+    text = read_system(system, system_file, DEFAULT_CHUNK_SYSTEM)
+    fields = {} if salt is None else {"cache_salt": salt}
+    with Client(server, api_key) as client:
+        found = invalidate_chunks(
+            read_chunks(file), client, names, system=text, fields=fields, state=state
+        )
+    if as_json:
+        print_json({**found.to_json(), "dry_run": False, "chunks": str(file)})
     else:
         _show(found, dry_run)
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,6 +30,8 @@ from depcache.prompt.render import DEFAULT_CHUNK_SYSTEM, DEFAULT_SYSTEM
 if TYPE_CHECKING:
     from depcache.precompute import Estimate, PrecomputePlan, Precomputer, PrecomputeReport
     from depcache.precompute import Progress as Moment
+    from depcache.precompute.chunk_file import Chunk
+    from depcache.precompute.neighbours import Neighbours
 
 System = Annotated[str | None, typer.Option(help="System message of later requests; '' for none.")]
 SystemFile = Annotated[
@@ -74,10 +76,21 @@ def precompute(
         str,
         typer.Option(
             "--source",
-            help="What chunks are computed behind: alone (the system) or previous (the chunk "
-            "before in the document, by its number).",
+            help="What chunks are computed behind: alone (the system), previous (the chunk "
+            "before in the document, by its number) or similar (the chunks most like it).",
         ),
     ] = "alone",
+    similar: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --source similar: how many chunks (default 10)."),
+    ] = None,
+    similar_by: Annotated[
+        str | None,
+        typer.Option(
+            help="With --source similar: minilm (default; the extra `embed`), or a file of JSON "
+            "lines with id and neighbours, ids of which the last is the most similar.",
+        ),
+    ] = None,
     server: Server = DEFAULT_URL,
     api_key: ApiKey = None,
     hops: Hops = 2,
@@ -131,10 +144,13 @@ def precompute(
         if chunks is not None:
             _refuse_options(context, _OF_GRAPHS, "is of graphs: leave it out beside --chunks")
             text = read_system(system, system_file, DEFAULT_CHUNK_SYSTEM)
-            source = ChunkSource(read_chunks(chunks), behind=behind, system=text, fields=fields)
+            rows = read_chunks(chunks)
+            found = _find_behind(rows, behind, similar, similar_by)
+            source = ChunkSource(rows, behind=found, system=text, fields=fields)
             where = {"file": str(chunks)}
         else:
-            _refuse_options(context, ("behind",), "is of chunks: leave it out, or give --chunks")
+            of_chunks = ("behind", "similar", "similar_by")
+            _refuse_options(context, of_chunks, "is of chunks: leave it out, or give --chunks")
             wanted: Any = layout  # the settings refuse what is no layout, and name the choices
             settings = PrecomputeSettings(
                 num_hops=hops,
@@ -177,6 +193,22 @@ def precompute(
         print_json({**report.to_json(), **answer, **where, "state": str(state)})
     else:
         show_report(report)
+
+
+def _find_behind(
+    chunks: Sequence[Chunk], source: str, number: int | None, by: str | None
+) -> str | Neighbours:
+    """What the chunks are computed behind, as `ChunkSource` takes it."""
+    from depcache.precompute.neighbours import NUM_SIMILAR, find_similar, read_neighbours
+
+    if source != "similar":
+        if number is not None or by is not None:
+            raise PromptError("--similar and --similar-by go with --source similar: add it")
+        return source
+    number = number or NUM_SIMILAR
+    if by in (None, "minilm"):
+        return find_similar(chunks, number)
+    return read_neighbours(by, chunks, number)
 
 
 def read_system(system: str | None, file: Path | None, default: str = DEFAULT_SYSTEM) -> str:

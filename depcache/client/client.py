@@ -23,6 +23,7 @@ from depcache.client.reply import Reply
 from depcache.client.stream import ReplyCollector, ReplyStream
 from depcache.client.wire_format import GenerateReader, ReadPiece, read_chat_piece, read_error
 from depcache.errors import PromptError, ServerError, shorten
+from depcache.prompt.chunks import TextBehind
 from depcache.prompt.layout_names import Layout
 from depcache.prompt.recompute import DEFAULT_SHARE, Recompute
 from depcache.prompt.render import (
@@ -150,7 +151,7 @@ class Client:
         stream: bool = False,
         system: str | None = DEFAULT_CHUNK_SYSTEM,
         recompute: float | Recompute | None = DEFAULT_SHARE,
-        behind: Iterable[str | None] | None = None,
+        behind: Iterable[TextBehind] | None = None,
         **fields: Any,
     ) -> Any:
         """Ask `question` about chunks of text; see `depcache.render_chunks`. Returns as `ask`.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from depcache.cache.node import Node
 from depcache.cache.radix import TOKEN_BYTES, common_prefix_tokens, first_token
 from depcache.cache.tree import KVTree
+from depcache.plan.behind_key import read_behind_key
 from depcache.plan.match import fastest
 from depcache.plan.segments import SegmentTable
 
@@ -29,7 +30,7 @@ class Look:
     tail       those that follow the context, wherever they are; in none of the others
     tier_nodes  the nodes of these, whole and each once: the prompt may end inside the last of a way
     unhidden   segment -> tokens that it is to stand behind, beside the prompt's own, and that are
-               not on the device
+               not on the device; behind several chunks only where it is not all there itself
     """
 
     matched: list[int]
@@ -52,7 +53,7 @@ def look_up(tree: KVTree, root: Node, table: SegmentTable, *, num_tiers: int | N
 
     num_tiers  tiers below the device that count, from the fastest on; None: all of `tree`. As for
                `match_segments`, what is on the device counts wherever it was computed, what is
-               below only at the position wanted
+               below only at the position wanted, but for a fused request, which settles it first
 
     O(segments + matched nodes).
     """
@@ -95,7 +96,9 @@ def look_up(tree: KVTree, root: Node, table: SegmentTable, *, num_tiers: int | N
                 else:
                     found.shifted += size
             else:
-                tier = fastest(node, names) if is_placed else None
+                # A fused request brings its rows back where they were computed, before it runs.
+                is_usable = is_placed or table.selected is not None
+                tier = fastest(node, names) if is_usable else None
                 if tier is None:
                     break
                 found.in_tiers[tier] += size
@@ -106,6 +109,8 @@ def look_up(tree: KVTree, root: Node, table: SegmentTable, *, num_tiers: int | N
             if at < end:
                 break
         found.matched.append(at - start)
+        if segment in table.several and at < stop:
+            found.unhidden[segment] = _count_missing(tree, root, table, segment)
         shared, shifted = found.shared - shared, found.shifted - shifted
         found.by_segment.append((shared, shifted, at - start - shared - shifted))
         ends.append((node, used) if at == stop else None)
@@ -114,6 +119,15 @@ def look_up(tree: KVTree, root: Node, table: SegmentTable, *, num_tiers: int | N
     if table.has_twins:
         found.tier_nodes = [list(dict.fromkeys(nodes)) for nodes in found.tier_nodes]
     return found
+
+
+def _count_missing(tree: KVTree, root: Node, table: SegmentTable, segment: int) -> int:
+    """Tokens of the chunks before a segment that are not on the device."""
+    chunks = table.several[segment]
+    known = read_behind_key(table.behind[segment])
+    assert known is not None
+    above, _ = _pass((root, 0), known[0])
+    return sum(len(chunk) // TOKEN_BYTES - _pass(above, chunk)[1] for chunk in chunks)
 
 
 def _pass(above: tuple[Node, int] | None, key: bytes) -> tuple[tuple[Node, int] | None, int]:

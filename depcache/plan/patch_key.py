@@ -22,7 +22,7 @@ import numpy as np
 
 from depcache.cache.node import PATCH_MARK
 from depcache.cache.radix import TOKEN_BYTES, to_key
-from depcache.prompt.behind import Behind
+from depcache.prompt.behind import Behind, ids_of
 from depcache.prompt.forest import Forest, IntArray
 
 
@@ -62,10 +62,11 @@ def make_patch_keys(
     found: list[PatchKey] = []
     for row, start in enumerate(starts[:-1]):
         first, stop = roots[row], roots[row + 1]
-        ids = None if behind is None else behind[row]
+        chunks = [] if behind is None else ids_of(behind[row])
         # Each length comes before what has it, so no two prompts are written alike.
-        digest.update(_ints(stop - first, -1 if ids is None else len(ids)))
-        digest.update(to_key(np.array(ids or (), np.int64)))
+        digest.update(_ints(stop - first, len(chunks)))
+        for ids in chunks:
+            digest.update(_ints(len(ids), *ids))
         digest.update(to_key(forest.lens[first:stop]))
         digest.update(to_key(np.maximum(forest.parents[first:stop] - first, -1)))
         digest.update(key[start * TOKEN_BYTES : starts[row + 1] * TOKEN_BYTES])

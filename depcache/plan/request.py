@@ -156,7 +156,7 @@ def plan_request(
         table,
         allow_shift=allow_shift,
         # A loaded row becomes the tree's as a whole, whether it is selected or not.
-        num_tiers=int(allow_load and selected is None),
+        num_tiers=int(allow_load and (selected is None or table.stored is not None)),
         tail_stop=tail_stop,
     )
     nodes = match.nodes
@@ -216,6 +216,7 @@ def plan_request(
             num_context=num_context,
             num_tokens=table.num_tokens,
             selected=selected,
+            stored=table.stored,
         ),
         shared_slots=slots,
         shifted=shifted,

@@ -68,12 +68,14 @@ class RowTable:
         num_context: int,
         num_tokens: int,
         selected: np.ndarray | None = None,
+        stored: int | None = None,
     ) -> RowTable:
         """Rows for a prompt of `num_tokens`, whose first `num_context` are system and context.
 
         shared, shifted, loaded  int64 prompt indices of the hits, in the order of their rows
         selected  bool (num_tokens,) tokens that are recomputed, of a fused request. What such a
                   request computes sees everything before it, so none of its KV is storable
+        stored    but for what is computed from this index on, where nothing before it is
 
         The other tokens are computed; their rows come behind the hits, in prompt order.
         """
@@ -91,6 +93,9 @@ class RowTable:
             storable[num_hits : num_tokens - num_task] = True
         else:
             kind[selected[index]] = RowKind.RECOMPUTED
+            computed = index[num_hits : num_tokens - num_task]
+            if stored is not None and (computed >= stored).all():
+                storable[num_hits : num_tokens - num_task] = True
         return cls(index, kind, storable)
 
     def by_segment(self, table: SegmentTable) -> np.ndarray:

@@ -9,17 +9,18 @@ is joined to others depends on more than one way: it hangs below a root of its o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from depcache.cache.node import Node, Root
 from depcache.cache.radix import TOKEN_BYTES, to_key
 from depcache.cache.tree import KVTree
+from depcache.plan.behind_key import make_behind_key
 from depcache.plan.join_key import make_join_keys
 from depcache.plan.patch_key import PatchKey, make_patch_keys
 from depcache.plan.tail_key import make_tail_key
-from depcache.prompt.behind import Behind
+from depcache.prompt.behind import Behind, Ids, ids_of, several_of
 from depcache.prompt.forest import Forest, find_twins
 from depcache.prompt.layout import Layout, token_positions
 
@@ -35,7 +36,8 @@ class SegmentTable:
     starts, stops, parents   (S,) lists; parent -1 is a root, see `root_of`
     placed       (S,) list: position of the segment's first token in this prompt
     positions    (num_tokens,) int64: position of every token, by index
-    behind       joined root -> what it is computed behind, see `Root.behind`
+    behind       root -> what it is computed behind, see `Root.behind`: a joined one, and one that
+                 stands behind several chunks
     tail_key     what the tail stands behind, see `make_tail_key`; b"" where it is not cached
     has_twins    a cached node may be met twice in this prompt: two segments with one parent begin
                  with the same token, or something is hidden
@@ -43,6 +45,9 @@ class SegmentTable:
     hidden       segment -> raw tokens that it stands behind in the tree, below its parent, and
                  that are no part of this prompt (see `depcache.prompt.behind`)
     patches      of a fused request that keeps and reads what is computed again: where each row's is
+    several      segment -> the same, of several chunks, each below the system
+    stored       the first token of the one row that a request is to compute and to store, seeing
+                 all before it; None for any other request
     """
 
     num_tokens: int
@@ -60,6 +65,8 @@ class SegmentTable:
     selected: np.ndarray | None = field(default=None, repr=False)
     hidden: dict[int, bytes] = field(default_factory=dict, repr=False)
     patches: list[PatchKey] = field(default_factory=list[PatchKey], repr=False)
+    several: dict[int, list[bytes]] = field(default_factory=dict, repr=False)
+    stored: int | None = None
 
     @classmethod
     def make(
@@ -86,11 +93,15 @@ class SegmentTable:
             starts, lens, parents = structure.starts, structure.lens, structure.parents
         key = to_key(tokens)
         first = 1 if forest.system_len else 0  # the system is a segment of the table
-        hidden = {
-            root + first: to_key(np.array(ids, np.int64))
-            for root, ids in zip(structure.roots.tolist(), behind or (), strict=behind is not None)
-            if ids is not None
+        roots = structure.roots.tolist()
+        given = behind or (None,) * len(roots)
+        entries = {
+            root + first: entry
+            for root, entry in zip(roots, given, strict=True)
+            if entry is not None
         }
+        several = {root for root, entry in entries.items() if several_of(entry)}
+        hidden = {root: _to_keys(entries[root])[0] for root in entries.keys() - several}
         table = cls(
             num_tokens=forest.num_tokens,
             task_start=forest.task_start,
@@ -103,7 +114,7 @@ class SegmentTable:
             positions=positions,
             tail_key=b"" if selected is not None else make_tail_key(key, forest, layout),
             # What one row is computed behind may be another row.
-            has_twins=bool(hidden) or find_twins(tokens, forest) is not None,
+            has_twins=bool(entries) or find_twins(tokens, forest) is not None,
             selected=None if selected is None else _mark(selected, forest.num_tokens),
             hidden=hidden,
             patches=make_patch_keys(key, forest, selected, behind)
@@ -112,7 +123,30 @@ class SegmentTable:
         )
         if structure.joins:
             table._hang_joins(forest)
+        system = key[: forest.system_len * TOKEN_BYTES]
+        for root in several:
+            table._hang_behind(root, system, _to_keys(entries[root]))
         return table
+
+    @classmethod
+    def storing(cls, tokens: np.ndarray, forest: Forest) -> SegmentTable:
+        """Prepare a prompt whose last row is computed behind the other ones, and stored so.
+
+        Its rows are those of a fused request: each of them but the last was computed alone.
+        """
+        table = cls.make(tokens, forest, "sequential", np.empty(0, np.int64))
+        *chunks, last = forest.structure.roots.tolist()
+        system = table.key[: forest.system_len * TOKEN_BYTES]
+        first = 1 if forest.system_len else 0
+        parts = [table.path(chunk + first).removeprefix(system) for chunk in chunks]
+        table._hang_behind(last + first, system, parts)
+        return replace(table, stored=table.starts[last + first])
+
+    def _hang_behind(self, root: int, system: bytes, chunks: list[bytes]) -> None:
+        """Take a row off the system: all that it sees is in the key of its root."""
+        self.parents[root] = -1
+        self.several[root] = chunks
+        self.behind[root] = make_behind_key(system, chunks)
 
     def _hang_joins(self, forest: Forest) -> None:
         """Take joined trees off the system: all that they see is in the key of their root."""
@@ -193,6 +227,10 @@ class SegmentTable:
             parts.append(self.key[start * TOKEN_BYTES : stop * TOKEN_BYTES])
             segment = self.parents[segment]
         return b"".join(reversed(parts))
+
+
+def _to_keys(entry: Ids | tuple[Ids, ...]) -> list[bytes]:
+    return [to_key(np.array(ids, np.int64)) for ids in ids_of(entry)]
 
 
 def _mark(indices: np.ndarray, num_tokens: int) -> np.ndarray:

@@ -28,8 +28,9 @@ from depcache.precompute.chunk_source import ChunkSource
 from depcache.precompute.entities import select_entities
 from depcache.precompute.estimate import Estimate, TierCapacity
 from depcache.precompute.graph_source import GraphSource
-from depcache.precompute.invalidation import Invalidation, find_trees, invalidate
+from depcache.precompute.invalidation import Invalidation, find_trees, invalidate, invalidate_chunks
 from depcache.precompute.job import PrecomputePlan, Precomputer
+from depcache.precompute.neighbours import Neighbours, find_similar, read_neighbours
 from depcache.precompute.report import PrecomputeReport, Progress
 from depcache.precompute.settings import PrecomputeSettings
 from depcache.precompute.source import Source, Wording
@@ -42,6 +43,7 @@ __all__ = [
     "Estimate",
     "GraphSource",
     "Invalidation",
+    "Neighbours",
     "PrecomputePlan",
     "PrecomputeReport",
     "PrecomputeSettings",
@@ -52,11 +54,14 @@ __all__ = [
     "TierCapacity",
     "Wording",
     "find_predecessors",
+    "find_similar",
     "find_stale",
     "find_trees",
     "invalidate",
+    "invalidate_chunks",
     "invalidate_tables",
     "read_chunks",
+    "read_neighbours",
     "read_sets",
     "select_entities",
 ]

@@ -4,6 +4,7 @@
 alone     system -> chunk: a fused request that has the chunk in any place finds it
 previous  system -> the chunk before it in its document -> chunk: another node, found by fused
           requests that say what the chunk stands behind (`depcache.render_chunks(behind=...)`)
+similar   behind several chunks, each computed alone (FusionRAG, section 3.1): found likewise
 """
 
 from __future__ import annotations
@@ -14,12 +15,19 @@ from typing import Any
 
 from depcache.errors import PromptError, shorten
 from depcache.precompute.chunk_file import Chunk, find_predecessors
+from depcache.precompute.neighbours import Neighbours
 from depcache.precompute.pieces import Piece
 from depcache.precompute.settings import QUESTION, digest_of
 from depcache.precompute.source import Source, Wording
 from depcache.prompt.chunks import CHUNK_SEPARATOR
 from depcache.prompt.paths import Path
-from depcache.prompt.render import CHUNK_HEADING, DEFAULT_CHUNK_SYSTEM, render_chunk_rows
+from depcache.prompt.recompute import Recompute
+from depcache.prompt.render import (
+    CHUNK_HEADING,
+    DEFAULT_CHUNK_SYSTEM,
+    render_chunk_rows,
+    render_chunks,
+)
 
 _BEFORE: dict[str, Callable[[Sequence[Chunk]], Mapping[str, Chunk]]] = {
     "alone": lambda chunks: {},
@@ -32,7 +40,7 @@ class ChunkSource(Source):
 
     chunks  in the order in which they are computed, each with an id of its own
     behind  what a chunk is computed behind: `alone` is nothing but the system, `previous` the chunk
-            before it in its document, where there is one
+            before it in its document, where there is one; or its `Neighbours`
     system  the system message of later requests; None or "" for none
     fields  further fields of every request, `{"cache_salt": "tenant"}` for one
 
@@ -51,18 +59,23 @@ class ChunkSource(Source):
         self,
         chunks: Sequence[Chunk],
         *,
-        behind: str = "alone",
+        behind: str | Neighbours = "alone",
         system: str | None = DEFAULT_CHUNK_SYSTEM,
         fields: Mapping[str, Any] | None = None,
     ) -> None:
         self._chunks = {chunk.id: chunk for chunk in chunks}
-        if behind not in _BEFORE:
+        self._recipe: dict[str, str] = {}
+        self._before: Mapping[str, tuple[Chunk, ...]]
+        if isinstance(behind, Neighbours):
+            self._before, self._recipe = behind.of, {"similar": behind.recipe}
+        elif behind in _BEFORE:
+            self._before = {name: (chunk,) for name, chunk in _BEFORE[behind](chunks).items()}
+        else:
             raise PromptError(
                 f"{shorten(behind)} is nothing that chunks are computed behind: use one of "
-                f"{', '.join(_BEFORE)}"
+                f"{', '.join(_BEFORE)}, or Neighbours"
             )
-        self._behind = behind
-        self._before = _BEFORE[behind](chunks)
+        self._behind = behind if isinstance(behind, str) else "similar"
         self._system = system
         self._fields = dict(fields or {})
 
@@ -73,8 +86,8 @@ class ChunkSource(Source):
         chunk = self._chunks.get(name)
         if chunk is None:
             return None
-        before = self._before.get(name)
-        return [(chunk.text,) if before is None else (before.text, chunk.text)]
+        before = self._before.get(name, ())
+        return [(*(each.text for each in before), chunk.text)]
 
     def cut(self, name: str, paths: Sequence[Path], max_chars: float) -> list[Piece]:
         """One piece for each path, since a chunk is computed as a whole."""
@@ -84,7 +97,17 @@ class ChunkSource(Source):
         ]
 
     def make_request(self, paths: Sequence[Path]) -> dict[str, Any]:
-        prompt = render_chunk_rows(paths, QUESTION, system=self._system)
+        if self._behind == "similar" and any(len(path) > 1 for path in paths):
+            # The server settles the rows of such a request, and that is all that is wanted of it.
+            prompt = render_chunks(
+                [path[-1] for path in paths],
+                QUESTION,
+                system=self._system,
+                recompute=Recompute(0.0, is_pinned=True),
+                behind=[path[:-1] or None for path in paths],
+            )
+        else:
+            prompt = render_chunk_rows(paths, QUESTION, system=self._system)
         return {**self._fields, "messages": prompt.messages, **prompt.extra_body}
 
     def describe(self) -> dict[str, str]:
@@ -93,7 +116,11 @@ class ChunkSource(Source):
             "form": digest_of([CHUNK_HEADING, CHUNK_SEPARATOR]),
             "system": digest_of(self._system or ""),
             "fields": digest_of(self._fields),
+            **self._recipe,
         }
 
     def stamp(self) -> str:
-        return digest_of([asdict(chunk) for chunk in self._chunks.values()])
+        rows: list[Any] = [asdict(chunk) for chunk in self._chunks.values()]
+        if self._behind == "similar":
+            rows += [[name, [each.text for each in some]] for name, some in self._before.items()]
+        return digest_of(rows)

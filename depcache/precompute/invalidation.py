@@ -7,7 +7,7 @@ what it said before, invalidated or not; invalidation gives back the room that n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
@@ -15,11 +15,14 @@ from typing import Any
 from depcache.client.client import Client
 from depcache.errors import PromptError, ServerError
 from depcache.graph.base import GraphStore, check_text
+from depcache.precompute.chunk_file import Chunk, find_predecessors
+from depcache.precompute.chunk_source import ChunkSource
 from depcache.precompute.pieces import Piece, fill_requests, make_pieces, paths_of
 from depcache.precompute.progress_file import count_done, forget_entities
 from depcache.precompute.report import MAX_KEPT_PROBLEMS
 from depcache.precompute.settings import PrecomputeSettings
 from depcache.prompt.paths import Path
+from depcache.prompt.render import DEFAULT_CHUNK_SYSTEM
 from depcache.prompt.template import get_template
 
 REQUEST_CHARS = 10_000
@@ -147,6 +150,52 @@ def give_up(
             raise stopped from error
         if on_progress is not None:
             on_progress(found)
+
+
+def invalidate_chunks(
+    chunks: Sequence[Chunk],
+    client: Client,
+    ids: Iterable[str],
+    *,
+    system: str | None = DEFAULT_CHUNK_SYSTEM,
+    fields: Mapping[str, Any] | None = None,
+    state: str | FilePath | None = None,
+) -> Invalidation:
+    """Have the server give up these chunks, whatever they or others were computed behind.
+
+    chunks  of the file, as they were when they were computed
+    ids     of those that are given up, and with them every chunk that was computed behind one
+    system, fields  as for `ChunkSource`; all tenants are meant, unless a `cache_salt` is among them
+    state   of a precomputation, in which these chunks are to be computed again
+
+    Raises as `invalidate`.
+    """
+    known = {chunk.id: chunk for chunk in chunks}
+    wanted = list(dict.fromkeys(ids))
+    named = [name for name in wanted if name in known]
+    found = Invalidation(
+        entities=tuple(named),
+        num_named=len(wanted),
+        num_gone=len(wanted) - len(named),
+        num_forgotten=None if state is None else count_done(state, named),
+    )
+    if state is not None:
+        forget_entities(state, named)
+    is_numbered = all(chunk.number is not None for chunk in chunks if chunk.document is not None)
+    before = find_predecessors(chunks) if is_numbered else {}
+    source = ChunkSource(chunks, system=system, fields=fields)
+    alone = [Piece(name, ((known[name].text,),), len(known[name].text)) for name in named]
+    behind = [
+        Piece(name, ((before[name].text, known[name].text),), len(known[name].text))
+        for name in named
+        if name in before
+    ]
+    # One after the other: in one prompt the path to a chunk behind another would be no path of it.
+    for pieces in (behind, alone):
+        for batch in fill_requests(pieces, REQUEST_CHARS):
+            _invalidate(client, source.make_request, batch, found)
+    found.num_done = len(named)
+    return found
 
 
 def _invalidate(

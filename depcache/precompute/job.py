@@ -311,8 +311,8 @@ class Precomputer:
             self._failed_in_a_row = 0
             report = self._report
             report.num_requests += 1
-            report.num_missed += reply.missed
-            report.num_cached += max(0, reply.reused - self._system_len)
+            report.num_missed += reply.missed + reply.settled
+            report.num_cached += max(0, reply.reused - self._system_len - reply.settled)
             for piece in batch:
                 self._finish(piece)
 

@@ -9,7 +9,16 @@ request names the predecessor of a row by its tokens, and the row is looked for 
     tree       system -> chunk 4 -> chunk 5
                       -> chunk 9
 
-The predecessor takes no part in the prompt: it has no rows there, and nothing attends to it.
+A row may also stand behind several chunks, such as those most like it (FusionRAG, eq. 10). Each of
+these is computed alone, they are placed one after the other, and the row sees them all:
+
+    position   0 ....... system ..........................................
+               | system | chunk 7 | chunk 2 | chunk 5    behind = ((chunk 7, chunk 2), ...)
+
+Chunks 7 and 2 have not seen each other, so this is no way of the tree, and the row hangs below a
+root of its own, whose key holds the system and these chunks.
+
+Those before a row take no part in the prompt: they have no rows there, and nothing attends to them.
 """
 
 from __future__ import annotations
@@ -21,16 +30,29 @@ import numpy as np
 
 from depcache.errors import PromptError, shorten
 from depcache.prompt.forest import Forest, IntArray
+from depcache.prompt.recompute import Entry, parts_of
 from depcache.prompt.tokenization import get_prompt_tokenizer
 from depcache.prompt.wire import MAX_TOKEN_ID
 
 Ids = tuple[int, ...]
 
-Behind = tuple[Ids | None, ...]
-"""Per tree of a prompt the tokens that its root stands behind; None: behind the system alone."""
+Behind = tuple[Ids | tuple[Ids, ...] | None, ...]
+"""Per tree of a prompt the tokens that its root stands behind, or those of several chunks, two at
+least; None: behind the system alone."""
 
 
-def check_behind(behind: Sequence[str | Ids | None], forest: Forest) -> Behind:
+def several_of(entry: Ids | tuple[Ids, ...] | None) -> tuple[Ids, ...] | None:
+    """Returns the chunks of an entry that has several; None for any other."""
+    several = tuple(part for part in entry or () if not isinstance(part, int))
+    return several or None
+
+
+def ids_of(entry: Ids | tuple[Ids, ...] | None) -> list[Ids]:
+    """Returns the tokens of each chunk of an entry."""
+    return [part for part in parts_of(entry) if not isinstance(part, str)]
+
+
+def check_behind(behind: Sequence[Entry], forest: Forest) -> Behind:
     """The same, where it fits the trees of `forest` and holds token ids alone.
 
     Raises PromptError.
@@ -40,27 +62,44 @@ def check_behind(behind: Sequence[str | Ids | None], forest: Forest) -> Behind:
             f"depcache_behind has {len(behind)} entries, but the prompt has {forest.num_trees} "
             "rows: send one for each row, null where it stands behind nothing"
         )
-    checked: list[Ids | None] = []
-    for each in behind:
-        if isinstance(each, str):
+    num_segments = np.diff([*forest.structure.roots.tolist(), forest.num_segments])
+    checked: list[Ids | tuple[Ids, ...] | None] = []
+    for row, entry in enumerate(behind):
+        chunks = [_check_ids(part) for part in parts_of(entry)]
+        if len(chunks) > 1 and num_segments[row] > 1:
             raise PromptError(
-                f"depcache_behind has the text {shorten(each)}, but the prompt came as ids: send "
-                "the ids of the text"
+                f"row {row} is a tree of {num_segments[row]} segments, and depcache_behind has "
+                "several chunks for it: send a row of one segment, or one chunk"
             )
-        if each is not None and not (min(each) >= 0 and max(each) <= MAX_TOKEN_ID):
-            wrong = min(each) if min(each) < 0 else max(each)
-            raise PromptError(
-                f"{shorten(wrong)} is in depcache_behind: token ids are 0 to {MAX_TOKEN_ID}"
-            )
-        checked.append(each)
+        checked.append(tuple(chunks) if len(chunks) > 1 else chunks[0] if chunks else None)
     return tuple(checked)
 
 
-def encode_behind(behind: Sequence[str | Ids | None], tokenizer: Any) -> Behind:
+def _check_ids(part: str | Ids) -> Ids:
+    if isinstance(part, str):
+        raise PromptError(
+            f"depcache_behind has the text {shorten(part)}, but the prompt came as ids: send "
+            "the ids of the text"
+        )
+    if not (min(part) >= 0 and max(part) <= MAX_TOKEN_ID):
+        wrong = min(part) if min(part) < 0 else max(part)
+        raise PromptError(
+            f"{shorten(wrong)} is in depcache_behind: token ids are 0 to {MAX_TOKEN_ID}"
+        )
+    return part
+
+
+def encode_behind(behind: Sequence[Entry], tokenizer: Any) -> Behind:
     """The same, with the ids of each text, which is encoded as an element is."""
-    texts = [each for each in behind if isinstance(each, str)]
-    ids = iter(get_prompt_tokenizer(tokenizer).encode_elements(texts))
-    return tuple(next(ids) if isinstance(each, str) else each for each in behind)
+    texts = list(
+        dict.fromkeys(part for each in behind for part in parts_of(each) if isinstance(part, str))
+    )
+    ids = dict(zip(texts, get_prompt_tokenizer(tokenizer).encode_elements(texts), strict=True))
+    encoded: list[Ids | tuple[Ids, ...] | None] = []
+    for entry in behind:
+        parts = tuple(ids[part] if isinstance(part, str) else part for part in parts_of(entry))
+        encoded.append(parts if len(parts) > 1 else parts[0] if parts else None)
+    return tuple(encoded)
 
 
 def cut_rows(
@@ -82,6 +121,7 @@ def cut_rows(
         above = -1
         ids = None if behind is None else behind[row]
         if ids is not None:
+            assert several_of(ids) is None
             above = len(lens)
             parts.append(np.array(ids, np.int64))
             lens.append(len(ids))
@@ -104,6 +144,8 @@ def tokens_seen(tokens: IntArray, forest: Forest, behind: Behind) -> IntArray:
     seen = np.zeros(forest.num_trees, np.int64)
     for row, ids in enumerate(behind):
         if ids is not None:
-            is_same = np.array_equal(tokens[forest.system_len : starts[row]], ids)
+            is_same = several_of(ids) is None and np.array_equal(
+                tokens[forest.system_len : starts[row]], np.array(ids)
+            )
             seen[row] = len(ids) if is_same else -forest.num_tokens
     return seen[forest.trees]

@@ -51,9 +51,13 @@ def join_rows(
     return "".join(texts), tuple(map(len, texts)), tuple(map(len, found))
 
 
+type TextBehind = str | Sequence[str] | None
+"""What a chunk stands behind: a text, several that were computed alone, or nothing."""
+
+
 def place_behind(
-    chunks: Sequence[str], behind: Iterable[str | None], separator: str
-) -> tuple[str | None, ...]:
+    chunks: Sequence[str], behind: Iterable[TextBehind], separator: str
+) -> tuple[str | tuple[str, ...] | None, ...]:
     """What each chunk of `join_chunks` stands behind, as that text is written behind a separator.
 
     behind  one for each of `chunks`; None for nothing
@@ -66,15 +70,26 @@ def place_behind(
             f"there are {len(chunks)} chunks, but {len(texts)} texts that they stand behind: send "
             "one for each, None where there is none"
         )
-    placed: dict[str, str | None] = {}
-    for number, (chunk, text) in enumerate(zip(chunks, texts, strict=True)):
-        if text is not None and (not isinstance(text, str) or not text.strip()):
+    placed: dict[str, str | tuple[str, ...] | None] = {}
+    for number, (chunk, given) in enumerate(zip(chunks, texts, strict=True)):
+        own = None if given is None else _place(given, separator)
+        if own == ():
             raise PromptError(
-                f"what chunk {number} stands behind is {shorten(text)}: send some text, or None"
+                f"what chunk {number} stands behind is {shorten(given)}: send some text, a list of "
+                "texts, or None"
             )
-        own = None if text is None else separator + text
         if placed.setdefault(chunk, own) != own:
             raise PromptError(
                 f"chunk {number} is there twice, behind different texts: send it once"
             )
     return tuple(placed.values())
+
+
+def _place(given: str | Sequence[str], separator: str) -> str | tuple[str, ...]:
+    """The same behind the separator; () where it is no text and no texts."""
+    texts = (given,) if isinstance(given, str) else given
+    if not isinstance(texts, Sequence):
+        return ()
+    if not all(isinstance(text, str) and text.strip() for text in texts):
+        return ()
+    return separator + given if isinstance(given, str) else tuple(separator + t for t in texts)

@@ -230,7 +230,7 @@ class DepPrompt:
         task: str = "",
         separator: str = CHUNK_SEPARATOR,
         recompute: float | Recompute | None = None,
-        behind: Iterable[str | None] | None = None,
+        behind: Iterable[str | Sequence[str] | None] | None = None,
         layout: Layout = "tree",
         add_special_tokens: bool = False,
     ) -> DepPrompt:

@@ -26,6 +26,22 @@ DEFAULT_SELECT: Select = "first"
 BY_QUESTION: tuple[Select, ...] = ("query", "mixed")
 MAX_SEED = 2**32 - 1
 
+type Part = str | tuple[int, ...]
+"""One chunk: its text, or its token ids."""
+
+type Entry = Part | tuple[Part, ...] | None
+"""What one row stands behind: a chunk, several, or nothing."""
+
+
+def parts_of(entry: Entry) -> tuple[Part, ...]:
+    """Returns the chunks that a row stands behind, in their order."""
+    if entry is None:
+        return ()
+    if isinstance(entry, str):
+        return (entry,)
+    ids = tuple(each for each in entry if isinstance(each, int))
+    return (ids,) if ids else tuple(each for each in entry if not isinstance(each, int))
+
 
 @dataclass(frozen=True)
 class Recompute:
@@ -40,8 +56,9 @@ class Recompute:
     seed      of `random`
     is_pinned  fuse and nothing else: the server neither answers the flat prompt where that is
               cheaper, nor leaves a row unsettled that it meets for the first time
-    behind    per row what its KV was computed behind, beside the system: None for nothing, token
-              ids, or the text of one element where the prompt is a text. None: no row has any
+    behind    per row what its KV was computed behind, beside the system: None for nothing, a chunk
+              as token ids, or as text where the prompt is a text; or several chunks, each computed
+              alone and then placed one after the other (FusionRAG, eq. 10). None: no row has any
     patches   what is computed again is kept, and an equal selection over an equal beginning of a
               prompt reads it. None: as the server is set
 
@@ -53,7 +70,7 @@ class Recompute:
     selected: tuple[int, ...] | None = None
     seed: int = 0
     is_pinned: bool = False
-    behind: tuple[str | tuple[int, ...] | None, ...] | None = None
+    behind: tuple[Entry, ...] | None = None
     patches: bool | None = None
     budget: Budget = "global"
 
@@ -81,7 +98,8 @@ class Recompute:
                 f"the selector {self.select} {what} depcache_selected: send the indices with the "
                 "selector given, and only there"
             )
-        if any(each is not None and not each for each in self.behind or ()):
+        entries = [each for each in self.behind or () if each is not None]
+        if not all(entry and all(parts_of(entry)) for entry in entries):
             raise PromptError(
                 "depcache_behind has an empty entry: send null where a row stands behind nothing"
             )
@@ -97,9 +115,7 @@ class Recompute:
         return value if isinstance(value, Recompute) else cls(value)
 
     @staticmethod
-    def stand(
-        value: float | Recompute | None, behind: Sequence[str | tuple[int, ...] | None]
-    ) -> Recompute:
+    def stand(value: float | Recompute | None, behind: Sequence[Entry]) -> Recompute:
         """The same, with what its rows stand behind. Raises PromptError where it is None."""
         if value is None:
             raise PromptError(
@@ -141,7 +157,9 @@ class Recompute:
         if self.patches is not None:
             params["depcache_patches"] = self.patches
         if self.behind is not None and any(self.behind):
-            params["depcache_behind"] = [
-                list(each) if isinstance(each, tuple) else each for each in self.behind
-            ]
+            params["depcache_behind"] = [_to_lists(entry) for entry in self.behind]
         return params
+
+
+def _to_lists(value: Any) -> Any:
+    return [_to_lists(each) for each in value] if isinstance(value, tuple) else value

@@ -15,6 +15,7 @@ from typing import Any
 from depcache.errors import PromptError, shorten
 from depcache.prompt.chunks import (
     CHUNK_SEPARATOR,
+    TextBehind,
     join_chunks,
     join_rows,
     list_chunks,
@@ -130,7 +131,7 @@ def render_chunks(
     separator: str = CHUNK_SEPARATOR,
     layout: Layout = "tree",
     recompute: float | Recompute | None = DEFAULT_SHARE,
-    behind: Iterable[str | None] | None = None,
+    behind: Iterable[TextBehind] | None = None,
 ) -> RenderedPrompt:
     """A chat request that asks `question` about chunks of text.
 
@@ -142,7 +143,9 @@ def render_chunks(
     recompute  the share, 0 to 1, of their tokens that is computed again with full view. None reuses
                every chunk as it is alone, which is exact for models that were trained for it
     behind     for each chunk the text that its KV was computed behind, such as the chunk before it
-               in its document; None for nothing. It is no part of the prompt. With `recompute` only
+               in its document; a list of texts that stand one after the other, such as similar
+               chunks, each computed alone; None for nothing. It is no part of the prompt. With
+               `recompute` only
 
     Raises PromptError when a chunk or the question is unusable.
     """

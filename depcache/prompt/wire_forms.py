@@ -28,9 +28,11 @@ from depcache.prompt.recompute import (
     DEFAULT_SHARE,
     MAX_SEED,
     Budget,
+    Entry,
     Recompute,
     See,
     Select,
+    parts_of,
 )
 from depcache.prompt.template import get_template
 
@@ -41,6 +43,9 @@ MAX_PATHS_BYTES = 4 * 2**20
 _Ints = Annotated[list[int], FailFast()]
 type TokenIds = Annotated[list[int], FailFast()]
 """The same for a part of a union, which pydantic does not take inline."""
+
+type Parts = Annotated[list[TokenIds | str], FailFast()]
+"""Several chunks, ids or texts."""
 
 _PATHS = TypeAdapter(Annotated[list[Annotated[list[str], FailFast()]], FailFast()])
 
@@ -109,11 +114,12 @@ class FusableWire(Wire):
         description="Keep what is computed again, and read what equal requests have kept. null: as "
         "the server is set.",
     )
-    depcache_behind: Annotated[list[TokenIds | str | None], FailFast()] = Field(
+    depcache_behind: Annotated[list[TokenIds | str | Parts | None], FailFast()] = Field(
         default_factory=list,
         description="Per root what its KV was computed behind, beside the system, such as the "
         "chunk before it in its document; null for nothing. Token ids beside input_ids, the "
-        "text of one element beside an outline. It is no part of the prompt.",
+        "text of one element beside an outline; a list of these for several, each computed alone "
+        "and placed one after the other. It is no part of the prompt.",
     )
 
     @model_validator(mode="before")
@@ -150,17 +156,22 @@ class FusableWire(Wire):
             selected=tuple(self.depcache_selected) if is_given else None,
             seed=self.depcache_seed,
             is_pinned=self.depcache_pin,
-            behind=tuple(
-                tuple(each) if isinstance(each, list) else each for each in self.depcache_behind
-            )
-            or None,
+            behind=self.behind or None,
             patches=self.depcache_patches,
             budget=self.depcache_budget,
         )
 
+    @property
+    def behind(self) -> tuple[Entry, ...]:
+        return tuple(_to_tuples(entry) for entry in self.depcache_behind)
+
     def to_params(self) -> dict[str, Any]:
         params = self.model_dump(exclude=FUSED_KEYS)
         return params if self.recompute is None else {**params, **self.recompute.to_params()}
+
+
+def _to_tuples(value: Any) -> Any:
+    return tuple(map(_to_tuples, value)) if isinstance(value, list) else value
 
 
 FUSED_KEYS = set(FusableWire.model_fields) - set(Wire.model_fields)
@@ -260,12 +271,14 @@ class WireOutline(FusableWire):
                 "depcache_select is given, but the prompt came as text, whose tokens nobody has "
                 "counted: send input_ids with segments, or another selector"
             )
-        if any(isinstance(each, list) for each in self.depcache_behind):
+        parts = [part for entry in self.behind for part in parts_of(entry)]
+        texts = [part for part in parts if isinstance(part, str)]
+        if len(texts) < len(parts):
             raise PromptError(
                 "depcache_behind has token ids, but the prompt came as text: send texts"
             )
         try:
-            "".join(each for each in self.depcache_behind if isinstance(each, str)).encode()
+            "".join(texts).encode()
         except UnicodeEncodeError:
             raise PromptError(
                 "depcache_behind holds half a surrogate pair, which is no text: send valid Unicode"

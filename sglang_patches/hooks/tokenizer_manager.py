@@ -20,7 +20,7 @@ from depcache.errors import PromptError
 from sglang_patches.http.rejections import counting_rejections
 from sglang_patches.http.watched import WATCHED
 from sglang_patches.observe.traces import TRACE
-from sglang_patches.requests.fused import FUSED, SETTLES, judge, settle
+from sglang_patches.requests.fused import FUSED, judge, settle
 from sglang_patches.requests.inbound import (
     DIFFERS,
     has_dependencies,
@@ -29,9 +29,10 @@ from sglang_patches.requests.inbound import (
     recognise_text,
     refuse_lists,
 )
+from sglang_patches.requests.inner import pass_on
 from sglang_patches.requests.outbound import collect
 from sglang_patches.requests.recognition import RECOGNISED
-from sglang_patches.requests.scoring import pass_on
+from sglang_patches.requests.settling import SETTLES
 from sglang_patches.requests.size import MAX_SHORT, is_short
 from sglang_patches.requests.state import ATTRIBUTE
 from sglang_patches.requests.tenants import seal

@@ -16,6 +16,7 @@ import numpy as np
 from depcache.cache import Node, Root
 from depcache.errors import PromptError
 from depcache.plan import SegmentTable, count_patched, look_up, match_segments
+from depcache.plan.behind_key import read_behind_key
 from depcache.prompt.wire import WireIds, parse_wire
 from sglang_patches.contract import Scheduler
 from sglang_patches.observe.stats import dump_tree, make_stats
@@ -160,11 +161,35 @@ def _invalidate(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
                 continue
             if found.matched[leaf] == table.stops[leaf] - table.starts[leaf]:
                 num_kept += _forget(cache, end, top)
+    num_kept += _invalidate_behind(cache, [table.path(leaf) for leaf in leaves], tenant)
     after = _cached_tokens(cache)
     gone = {tier: before[tier] - after[tier] for tier in before}
     if cache.disk is not None:
         gone[DISK] += cache.disk.found.forget([table.path(leaf) for leaf in leaves], tenant)
     return {"tokens": gone, "in_use": num_kept}
+
+
+def _invalidate_behind(cache: Any, paths: list[bytes], tenant: str | None) -> int:
+    """Give up rows that stand behind several chunks, where a path is such a row or such a chunk.
+
+    O(rows that are cached so).
+    """
+    wanted = set(paths)
+    num_kept = 0
+    for root in cache.tree.roots():
+        known = read_behind_key(root.behind)
+        if known is None or (tenant is not None and root.namespace.tenant != tenant):
+            continue
+        system, chunks = known
+        is_behind = any(system + chunk in wanted for chunk in chunks)
+        ways = [(node, system + node.key) for node in list(root.children.values())]
+        while ways:
+            node, way = ways.pop()
+            if is_behind or way in wanted:
+                num_kept += _forget(cache, node, None)
+            else:
+                ways += [(child, way + child.key) for child in node.children.values()]
+    return num_kept
 
 
 def _forget(cache: Any, node: Node, top: Node | None) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from depcache.errors import PromptError
-from depcache.prompt.behind import Behind, check_behind, encode_behind
+from depcache.prompt.behind import Behind, check_behind, encode_behind, ids_of
 from depcache.prompt.forest import Forest, IntArray
 from depcache.prompt.recompute import Recompute
 from depcache.prompt.wire_forms import Wire, WireOutline
@@ -29,13 +31,20 @@ def read_behind(wire: Wire, tokens: IntArray, forest: Forest, manager: Any) -> B
         given = encode_behind(given, manager.tokenizer)
     behind = check_behind(given, forest)
     vocab_size = manager.model_config.vocab_size
-    highest = max(max(each) for each in behind if each is not None)
+    chunks = [ids_of(each) for each in behind]
+    highest = max(max(ids) for each in chunks for ids in each)
     if highest >= vocab_size:
         raise PromptError(
             f"{highest} is in depcache_behind, but the model's vocabulary has {vocab_size} tokens: "
             "tokenize with the served model's tokenizer"
         )
-    num_tokens = len(tokens) + sum(len(each) for each in behind if each is not None)
+    # Rows behind one chunk are settled together, one behind several by itself.
+    num_tokens = len(tokens) + sum(len(each[0]) for each in chunks if len(each) == 1)
+    stops = np.append(forest.structure.tree_starts[1:], forest.task_start)
+    lens = (stops - forest.structure.tree_starts).tolist()
+    for own, each in zip(lens, chunks, strict=True):
+        if len(each) > 1:
+            num_tokens = max(num_tokens, forest.system_len + sum(map(len, each)) + own + 1)
     max_tokens = manager.context_len - manager.num_reserved_tokens
     if num_tokens >= max_tokens:
         raise PromptError(
@@ -44,3 +53,10 @@ def read_behind(wire: Wire, tokens: IntArray, forest: Forest, manager: Any) -> B
             "others"
         )
     return behind
+
+
+def texts_behind(given: Any) -> str:
+    """All text of a `depcache_behind` as it came, whatever else is in it."""
+    entries = given if isinstance(given, list) else []
+    parts = [part for each in entries for part in (each if isinstance(each, list) else [each])]
+    return "".join(part for part in parts if isinstance(part, str))

@@ -34,7 +34,7 @@ from depcache.prompt.wire import WireIds, parse_wire, without_wire
 from sglang_patches import compat
 from sglang_patches.contract import Request
 from sglang_patches.observe.traces import TRACE, Watch, make_trace
-from sglang_patches.requests.scoring import take_param
+from sglang_patches.requests.inner import take_inner
 from sglang_patches.requests.state import (
     ATTRIBUTE,
     NO_FREE_SLOTS,
@@ -78,7 +78,7 @@ def make_state(req: Request) -> RequestState | None:
 
 
 def _make_state(req: Request) -> RequestState | None:
-    params, by_score = take_param(getattr(req.sampling_params, "custom_params", None) or {})
+    params, inner = take_inner(getattr(req.sampling_params, "custom_params", None) or {})
     wire = parse_wire(params)
     if wire is None:
         return None
@@ -95,7 +95,7 @@ def _make_state(req: Request) -> RequestState | None:
     start_s = time.perf_counter()
     tokens = np.frombuffer(req.origin_input_ids, dtype=np.int64).copy()
     # KV of another layout has other positions, or other distances to its ancestors.
-    state = RequestState.make(tokens, wire, namespace_of(req, kv_layout(wire)), by_score)
+    state = RequestState.make(tokens, wire, namespace_of(req, kv_layout(wire)), inner)
     state.plan_s = time.perf_counter() - start_s
     if req.return_logprob and 0 <= req.logprob_start_len < state.table.task_start:
         raise PromptError(

@@ -25,17 +25,17 @@ import numpy as np
 
 from depcache.cache.radix import to_key
 from depcache.config import Config
-from depcache.prompt.behind import Behind, cut_rows, tokens_seen
+from depcache.prompt.behind import Behind, ids_of, tokens_seen
 from depcache.prompt.forest import Forest, IntArray
 from depcache.prompt.recompute import Recompute
-from depcache.prompt.wire import WireIds, without_wire
+from depcache.prompt.wire import without_wire
 from depcache.prompt.wire_forms import Wire
 from depcache.select import ByScore, select, selectable
 from depcache.select.cost import ReuseForecast, choose
 from sglang_patches import compat
 from sglang_patches.http.ask import ask
-from sglang_patches.requests.beside import make_beside
-from sglang_patches.requests.scoring import CHOSEN, SCORING, to_param
+from sglang_patches.requests.scoring import CHOSEN
+from sglang_patches.requests.settling import ids_params, make_settling
 from sglang_patches.requests.shadow import shadow
 from sglang_patches.requests.state import ATTRIBUTE
 from sglang_patches.requests.tenants import seal
@@ -43,7 +43,6 @@ from sglang_patches.requests.tenants import seal
 logger = logging.getLogger("depcache")
 
 FUSED = "depcache_fused"  # attribute of a request: its `Fused`
-SETTLES = "depcache_settles"  # attribute of a request that settles another's rows
 
 _timeout_s = 2.0
 _keeps_patches = False
@@ -147,7 +146,7 @@ def serve_flat(obj: Any, fused: Fused, reason: str | None = None) -> None:
         forest.system_len,
         *(([forest.context_len], [-1]) if forest.context_len else ([], [])),
     )
-    _set_params(obj, _ids_params(flat))
+    _set_params(obj, ids_params(flat))
 
 
 def judge(manager: Any, obj: Any, answer: list[int]) -> None:
@@ -216,38 +215,17 @@ async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
     if not choice.is_fused:
         serve_flat(obj, fused, CHEAPER)
     elif choice.settled or fused.by_score is not None:
-        out = await compat.run_beside(manager, make_settling(obj, fused, choice.settled))
-        report = out["meta_info"][ATTRIBUTE]
-        fused.num_settled = report["missed"] + report["plain"]
-        if fused.by_score is not None:
-            _set_selected(obj, fused, report[CHOSEN])
-
-
-def make_settling(obj: Any, fused: Fused, rows: tuple[int, ...]) -> Any:
-    """The request that settles trees `rows` of a fused one: they and the system, and one token.
-
-    Each stands behind what it was asked to, which is computed as well where it is missing. Where
-    scores are needed, all trees are in it, and the question in front of the one token.
-    """
-    tokens, forest = fused.tokens, fused.forest
-    is_scored = fused.by_score is not None
-    trees = tuple(range(len(forest.structure.tree_starts))) if is_scored else rows
-    context, lens, parents = cut_rows(tokens, forest, trees, fused.behind)
-    settled = np.concatenate(
-        (
-            tokens[: forest.system_len],
-            context,
-            tokens[forest.task_start :] if is_scored else tokens[:0],
-            tokens[forest.task_start : forest.task_start + 1],
-        )
-    )
-    part = Forest.make(len(settled), forest.system_len, lens, parents)
-    params = {"max_new_tokens": 1, "custom_params": _ids_params(part)}
-    request = make_beside(obj, "settle", settled.tolist(), params)
-    setattr(request, SETTLES, True)
-    if fused.by_score is not None:
-        setattr(request, SCORING, to_param(fused.by_score))
-    return request
+        max_tokens = manager.context_len - manager.num_reserved_tokens
+        for requests in make_settling(
+            obj, fused.tokens, forest, choice.settled, fused.behind, max_tokens, fused.by_score
+        ):
+            outs = await asyncio.gather(
+                *(compat.run_beside(manager, request) for request in requests)
+            )
+            reports = [out["meta_info"][ATTRIBUTE] for out in outs]
+            fused.num_settled += sum(each["missed"] + each["plain"] for each in reports)
+            if fused.by_score is not None:
+                _set_selected(obj, fused, reports[0][CHOSEN])
 
 
 def row_keys(
@@ -265,8 +243,8 @@ def row_keys(
     above = behind or (None,) * len(starts)
     for start, stop, ids in zip(starts, stops, above, strict=True):
         row = head.copy()
-        if ids is not None:
-            row.update(b"%d:" % len(ids) + to_key(np.array(ids, np.int64)))
+        for chunk in ids_of(ids):
+            row.update(b"%d:" % len(chunk) + to_key(np.array(chunk, np.int64)))
         row.update(to_key(tokens[start:stop]))
         keys.append(row.digest())
     return keys
@@ -320,15 +298,6 @@ def _looks_of(manager: Any) -> Looks:
     return looks
 
 
-def _ids_params(forest: Forest) -> dict[str, Any]:
-    return WireIds(
-        depcache_version=2,
-        depcache_system_len=forest.system_len,
-        depcache_segment_lens=forest.lens.tolist(),
-        depcache_segment_parents=forest.parents.tolist(),
-    ).to_params()
-
-
 def _set_selected(obj: Any, fused: Fused, selected: list[int]) -> None:
     given = Recompute(
         select="given",
@@ -336,7 +305,7 @@ def _set_selected(obj: Any, fused: Fused, selected: list[int]) -> None:
         behind=fused.behind,
         patches=fused.recompute.patches or None,
     )
-    params = {**_ids_params(fused.forest), "depcache_layout": "sequential", **given.to_params()}
+    params = {**ids_params(fused.forest), "depcache_layout": "sequential", **given.to_params()}
     _set_params(obj, params)
 
 

@@ -38,7 +38,7 @@ from depcache.prompt.wire import (
     without_wire,
 )
 from sglang_patches.requests.beginnings import closing_of
-from sglang_patches.requests.behind import read_behind
+from sglang_patches.requests.behind import read_behind, texts_behind
 from sglang_patches.requests.fused import read_fused
 from sglang_patches.requests.recognition import LAYOUT, RECOGNISED, find_facts, is_on
 
@@ -286,10 +286,7 @@ def _refuse_long(obj: Any, max_tokens: int) -> None:
     paths = params.get("depcache_paths")
     if isinstance(paths, str):
         refuse_long_text(paths, max_tokens, "depcache_paths")
-    behind = params.get("depcache_behind")
-    if isinstance(behind, list):
-        texts = [text for text in behind if isinstance(text, str)]
-        refuse_long_text("".join(texts), max_tokens, "depcache_behind")
+    refuse_long_text(texts_behind(params.get("depcache_behind")), max_tokens, "depcache_behind")
     segments = params.get("depcache_segment_lens"), params.get("depcache_segment_parents")
     for given in (obj.input_ids, *segments):
         if isinstance(given, list):

@@ -17,7 +17,6 @@ asked has the chosen indices.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,9 +29,7 @@ from depcache.select import ByScore
 from flashinfer_masks.visibility import Structure
 
 SCORING = "depcache_scoring"
-"""Key of `custom_params`, and attribute of a request in the HTTP process. It is set behind all
-checks, by `hooks/tokenizer_manager.py`; what a client sends under this name is refused, as it is no
-key of the wire."""
+"""Key of `custom_params`, see `sglang_patches.requests.inner`: what `to_param` makes."""
 
 CHOSEN = "chosen"
 """Where the report of a settling request has the indices."""
@@ -43,24 +40,9 @@ def to_param(by_score: ByScore) -> dict[str, Any]:
     return {"nums": list(by_score.nums), "taken": by_score.taken.tolist()}
 
 
-def take_param(custom_params: Any) -> tuple[Any, ByScore | None]:
-    """Returns the parameters without ours, and the budget that ours told of, if it is there."""
-    if not isinstance(custom_params, Mapping) or SCORING not in custom_params:
-        return custom_params, None
-    others = dict(custom_params)
-    told = others.pop(SCORING)
-    return others, ByScore(np.array(told["taken"], np.int64), tuple(told["nums"]))
-
-
-def pass_on(obj: Any) -> None:
-    """Writes the attribute of a settling request, if it has one, into its parameters.
-
-    obj  SGLang's GenerateReqInput, about to leave for the scheduler
-    """
-    told = getattr(obj, SCORING, None)
-    if told is not None:
-        params = {**obj.sampling_params["custom_params"], SCORING: told}
-        obj.sampling_params = {**obj.sampling_params, "custom_params": params}
+def take_param(told: Any) -> ByScore | None:
+    """Returns the budget that the scheduler is told of; None without any."""
+    return None if told is None else ByScore(np.array(told["taken"], np.int64), tuple(told["nums"]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,6 +7,7 @@ are used again after an abort.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,10 +24,11 @@ from depcache.plan import (
 from depcache.prompt.behind import check_behind
 from depcache.prompt.forest import Forest
 from depcache.prompt.wire import WireIds, forest_from_wire
-from depcache.select import ByScore, select
+from depcache.select import select
 from flashinfer_masks.visibility import Structure
 from sglang_patches.contract import Request
-from sglang_patches.requests.scoring import CHOSEN, Scores, set_apart
+from sglang_patches.requests.inner import STORING
+from sglang_patches.requests.scoring import CHOSEN, SCORING, Scores, set_apart, take_param
 from sglang_patches.requests.tenants import Namespace
 
 ATTRIBUTE = "depcache"
@@ -135,15 +137,18 @@ class RequestState:
         tokens: np.ndarray,
         wire: WireIds,
         namespace: Namespace,
-        by_score: ByScore | None = None,
+        inner: Mapping[str, Any] | None = None,
     ) -> RequestState:
         """Prepare a request. Raises PromptError when structure and tokens do not fit.
 
-        by_score  what is to be chosen by scores of its context, which its task then gives
+        inner  what the server says to itself, see `sglang_patches.requests.inner`
         """
         forest, table = table_of(tokens, wire)
         structure, scores = forest.structure, None
-        if by_score is not None:
+        told = inner or {}
+        if told.get(STORING):
+            table = SegmentTable.storing(tokens, forest)
+        if (by_score := take_param(told.get(SCORING))) is not None:
             structure, table, scores = set_apart(forest, table, by_score)
         return cls(
             tokens=tokens,
@@ -161,8 +166,8 @@ class RequestState:
 
     @property
     def is_exact(self) -> bool:
-        """A hit equals a recompute: the layout gives a node one position and one past."""
-        return self.layout == "tree"
+        """A hit equals a recompute: layout or root give a node one position and one past."""
+        return self.layout == "tree" or self.table.stored is not None
 
     def start(self, tree: KVTree, plan: RequestPlan) -> None:
         """Take over a fresh plan; forget what an earlier one had set up."""

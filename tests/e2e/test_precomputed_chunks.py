@@ -49,8 +49,8 @@ class Corpus:
         return file
 
     def precompute(self, *arguments: str) -> dict[str, Any]:
-        """What the command says with --json."""
-        state = self.folder / f"{'-'.join(arguments)}.jsonl"
+        """What the command says with --json; one state for the same first two arguments."""
+        state = self.folder / f"{'-'.join(arguments[:2])}.jsonl"
         options = ["--server", self.client.base_url, "--state", str(state), "--json", *arguments]
         command = [sys.executable, "-m", "depcache.cli.main", "precompute"]
         done = subprocess.run(

@@ -3,9 +3,10 @@
 
 Pass A computes the context as layout `tree` does, every token over its ancestors. Its keys are
 turned to where the tokens sit in the fused prompt, at their index. Trees that stand behind tokens
-of no prompt see these in pass A, which have no KV in pass B. Pass B computes the chosen tokens, the
-task and the answer, each over all that stands before it: stale KV of the chosen tokens is left out,
-the new KV takes its place.
+of no prompt see these in pass A, which have no KV in pass B. What stands behind several chunks is
+computed over their KV, each alone and turned to where it follows the one before (FusionRAG, eq.
+10). Pass B computes the chosen tokens, the task and the answer, each over all that stands before
+it: stale KV of the chosen tokens is left out, the new KV takes its place.
 """
 
 from __future__ import annotations
@@ -20,6 +21,13 @@ from transformers import DynamicCache
 from tests.helpers.oracle import Oracle, turn
 from tests.helpers.prompts import TreePrompt, grow
 
+Behind = list[Any]
+"""Per tree the tokens that it stands behind, a list of the tokens of several chunks, or None."""
+
+
+def is_several(entry: list[Any] | None) -> bool:
+    return entry is not None and isinstance(entry[0], list)
+
 
 @dataclass(slots=True)
 class FusedPrompt(TreePrompt):
@@ -28,8 +36,8 @@ class FusedPrompt(TreePrompt):
     asked: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
-    def behind(self) -> list[list[int] | None]:
-        """Per tree the tokens that it stands behind."""
+    def behind(self) -> Behind:
+        """Per tree the tokens that it stands behind, or those of several chunks."""
         return self.asked.get("behind") or [None] * len(self.trees)
 
     def params(self) -> dict[str, Any] | None:
@@ -67,13 +75,13 @@ class FusedOracle:
         prompt: TreePrompt,
         chosen: list[int],
         answer: list[int],
-        behind: list[list[int] | None] | None = None,
+        behind: Behind | None = None,
     ) -> torch.Tensor:
         """(len(answer), vocab_size) float32 log-probabilities of each token of the answer.
 
         prompt  in layout `tree`
         chosen  indices of the context tokens that are computed again
-        behind  per tree the tokens that it stands behind; None for none
+        behind  per tree the tokens, or the chunks, that it stands behind; None for none
         """
         kept = np.setdiff1d(np.arange(prompt.num_context), chosen)
         cache = self._reused(prompt, kept, behind)
@@ -144,21 +152,65 @@ class FusedOracle:
         return sorted(taken + others[: num - len(taken)]), scores
 
     def _reused(
-        self, prompt: TreePrompt, kept: np.ndarray, behind: list[list[int] | None] | None = None
+        self, prompt: TreePrompt, kept: np.ndarray, behind: Behind | None = None
     ) -> DynamicCache:
         """KV of the context in layout `tree`, at `kept` (K,), turned to where these stand."""
         assert prompt.layout == "tree"
-        grown, own = grow(prompt, behind or [None] * len(prompt.trees))
+        rows = behind or [None] * len(prompt.trees)
+        several = [is_several(entry) for entry in rows]
+        grown, own = grow(
+            prompt, [None if is_so else e for e, is_so in zip(rows, several, strict=True)]
+        )
         homes = torch.tensor(grown.positions[: grown.num_context])
         alone: Any = DynamicCache()
         mask = grown.mask()[: grown.num_context, : grown.num_context]
         self._run(grown.tokens[: grown.num_context], homes, mask, alone)
+        for row, chunks in enumerate(rows):
+            if chunks is not None and several[row]:
+                self._put_behind(prompt, row, chunks, alone, homes, own)
         old = np.array(own)[kept]
         cache = DynamicCache()
         for layer, entry in enumerate(alone.layers):
             keys = turn(entry.keys[:, :, old], homes[old], torch.from_numpy(kept), self.inv_freq)
             cache.update(keys, entry.values[:, :, old], layer)
         return cache
+
+    def _put_behind(
+        self,
+        prompt: TreePrompt,
+        row: int,
+        chunks: list[list[int]],
+        alone: Any,
+        homes: torch.Tensor,
+        own: list[int],
+    ) -> None:
+        """Puts KV and positions of a row behind `chunks` in the place of those it has alone."""
+        tokens = prompt.trees[row][0]
+        stop = num_system = len(prompt.system)
+        before: Any = DynamicCache()
+        for chunk in chunks:
+            one: Any = DynamicCache()
+            length = num_system + len(chunk)
+            self._run(prompt.system + chunk, torch.arange(length), np.tri(length, dtype=bool), one)
+            new = torch.arange(num_system, length)
+            first = stop == num_system
+            for layer, entry in enumerate(one.layers):
+                keys = turn(entry.keys[:, :, new], new, new - num_system + stop, self.inv_freq)
+                values = entry.values[:, :, new]
+                if first:
+                    keys = torch.cat((entry.keys[:, :, :num_system], keys), 2)
+                    values = torch.cat((entry.values[:, :, :num_system], values), 2)
+                before.update(keys, values, layer)
+            stop += len(chunk)
+        at = torch.arange(stop, stop + len(tokens))
+        mask = np.tri(len(tokens), stop + len(tokens), stop, dtype=bool)
+        self._run(tokens, at, mask, before)
+        start = num_system + sum(len(tree[0]) for tree in prompt.trees[:row])
+        place = own[start : start + len(tokens)]
+        homes[place] = at
+        for entry, done in zip(alone.layers, before.layers, strict=True):
+            entry.keys[:, :, place] = done.keys[:, :, stop:]
+            entry.values[:, :, place] = done.values[:, :, stop:]
 
     def _run(
         self, tokens: list[int], positions: torch.Tensor, mask: np.ndarray, cache: DynamicCache

@@ -276,6 +276,9 @@ def test_two_prompts_are_never_written_alike() -> None:
         keys(merged, last)[-1],
         keys(prompt, last, (None, (20,)))[-1],
         keys(prompt, last, ((20,), None))[-1],
+        keys(prompt, last, ((20, 21), None))[-1],
+        keys(prompt, last, (((20,), (21,)), None))[-1],
+        keys(prompt, last, (((20,), (21,), (22,)), None))[-1],
     ]
     assert len(set(found)) == len(found)
     assert keys(prompt, last)[-1] == keys(TreePrompt([1, 2], prompt.trees, [7, 8]), last)[-1]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from depcache.errors import PromptError
-from depcache.precompute import Chunk, ChunkSource, Precomputer, PrecomputeReport
+from depcache.precompute import Chunk, ChunkSource, Neighbours, Precomputer, PrecomputeReport
 from depcache.prompt.render import render_chunks
 from tests.depcache.precompute.fake import SYSTEM_LEN, FakeCache, refused
 
@@ -108,6 +108,43 @@ def test_behind_another_chunk_a_chunk_is_computed_again(tmp_path: Path) -> None:
     with server.client() as client:
         plan = Precomputer(ChunkSource(changed), client, state=state).plan()
     assert "anew: source not the same as before" in plan.notes[0]
+
+
+def near(number: int = 2, changed: dict[str, tuple[Chunk, ...]] | None = None) -> Neighbours:
+    """Each chunk behind those after it; the last ones behind fewer."""
+    of = {chunk.id: tuple(CHUNKS[n + 1 : n + 1 + number]) for n, chunk in enumerate(CHUNKS)}
+    return Neighbours({**of, **(changed or {})}, number)
+
+
+def test_a_chunk_behind_similar_ones_is_a_row_of_a_fused_request() -> None:
+    server = FakeCache()
+    report = compute(server, source={"behind": near()}, request_tokens=1000)
+    assert (report.num_computed, report.num_requests) == (len(CHUNKS), 1)
+    [body] = server.bodies
+    asked = render_chunks([chunk.text for chunk in CHUNKS], "Why?")
+    assert texts_of(server) == [chunk.text for chunk in CHUNKS]
+    params = body["custom_params"]
+    assert (params["depcache_recompute"], params["depcache_pin"]) == (0.0, True)
+    assert params["depcache_behind"][0] == ["\n\nText 1.", "\n\nText 2."]
+    assert params["depcache_behind"][-2:] == [["\n\nText 11."], None]
+    stop = asked.messages[1]["content"].index("Question")
+    assert body["messages"][1]["content"][:stop] == asked.messages[1]["content"][:stop]
+
+
+def test_of_similar_chunks_other_neighbours_are_computed_again_and_no_others(
+    tmp_path: Path,
+) -> None:
+    server, state = FakeCache(), tmp_path / "state"
+    compute(server, source={"behind": near()}, state=state)
+    assert compute(server, source={"behind": near()}, state=state).num_requests == 0
+    changed = near(changed={CHUNKS[3].id: (CHUNKS[9], CHUNKS[4])})
+    report = compute(server, source={"behind": changed}, state=state)
+    assert (report.num_computed, report.num_unchanged) == (1, len(CHUNKS) - 1)
+    with server.client() as client:
+        for behind in (near(3), replace(near(), by="file")):
+            plan = Precomputer(ChunkSource(CHUNKS, behind=behind), client, state=state).plan()
+            assert len(plan.pending) == len(CHUNKS)
+            assert plan.notes == ("starting anew: similar not the same as before",)
 
 
 def test_what_chunks_may_be_computed_behind_is_named() -> None:

@@ -35,6 +35,8 @@ def prompt() -> TreePrompt:
         ([None, (3,), "text", None], "has the text 'text', but the prompt came as ids"),
         ([None, (3, -1), None, None], "-1 is in depcache_behind"),
         ([None, (2**31,), None, None], "2147483648 is in depcache_behind"),
+        ([("4",), None, None, None], "has the text '4', but the prompt came as ids"),
+        ([((3,), (-1,)), None, None, None], "-1 is in depcache_behind"),
     ],
 )
 def test_what_does_not_fit_the_prompt_is_refused(prompt: TreePrompt, behind, why: str) -> None:

@@ -174,7 +174,11 @@ def test_what_rows_stand_behind_comes_back_from_the_keys(form: dict[str, Any], b
     [
         (IDS, [[], None], "depcache_behind has an empty entry"),
         (OUTLINE, ["", None], "depcache_behind has an empty entry"),
-        (IDS, [["4"], None], "depcache_behind"),
+        (IDS, [[[]], None], "depcache_behind has an empty entry"),
+        (IDS, [[[4], []], None], "depcache_behind has an empty entry"),
+        (IDS, [[[[4]]], None], "depcache_behind"),
+        (OUTLINE, [["text", ""], None], "depcache_behind has an empty entry"),
+        (OUTLINE, [["text", [4]], None], "has token ids, but the prompt came as text"),
         (IDS, "text", "depcache_behind"),
         (IDS, [True, None], "depcache_behind"),
         (OUTLINE, [[4], None], "has token ids, but the prompt came as text"),

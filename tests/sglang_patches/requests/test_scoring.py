@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,14 +12,13 @@ import pytest
 import torch
 
 from depcache.cache import KVTree
-from depcache.errors import PromptError
 from depcache.plan import plan_request
 from depcache.prompt.forest import Forest
-from depcache.prompt.wire import WireIds, parse_wire
+from depcache.prompt.wire import WireIds
 from depcache.select import ByScore
 from flashinfer_masks.dense import dense_mask
 from flashinfer_masks.visibility import Step
-from sglang_patches.requests.scoring import SCORING, Scores, pass_on, take_param, to_param
+from sglang_patches.requests.scoring import SCORING, Scores, take_param, to_param
 from sglang_patches.requests.state import FirstSlice, RequestState
 from sglang_patches.requests.tenants import Namespace
 from tests.helpers.insertion import cache_context
@@ -38,7 +38,9 @@ NAMESPACE = Namespace(None, "tree")
 
 
 def make_state(tree: KVTree, by_score: ByScore | None = BUDGET) -> RequestState:
-    state = RequestState.make(TOKENS, WIRE, NAMESPACE, by_score)
+    state = RequestState.make(
+        TOKENS, WIRE, NAMESPACE, None if by_score is None else {SCORING: to_param(by_score)}
+    )
     plan = plan_request(tree, tree.root(NAMESPACE), state.table, tail_stop=len(TOKENS) - 1)
     state.start(tree, plan)
     return state
@@ -120,17 +122,7 @@ def test_the_report_has_what_was_chosen() -> None:
     assert "chosen" not in req.customized_info["depcache"][0]
 
 
-def test_a_budget_reaches_the_scheduler_and_comes_from_no_client() -> None:
-    params = {"depcache_version": 2, "other": 1}
-    obj: Any = SimpleNamespace(sampling_params={"custom_params": params})
-    pass_on(obj)
-    assert obj.sampling_params == {"custom_params": params}
-    setattr(obj, SCORING, to_param(BUDGET))
-    pass_on(obj)
-    others, budget = take_param(obj.sampling_params["custom_params"])
-    assert others == params and budget is not None
-    assert (budget.nums, budget.taken.tolist()) == ((2,), [5])
-    assert take_param(params) == (params, None)
-    assert take_param([1]) == ([1], None)
-    with pytest.raises(PromptError, match="'depcache_scoring' is no key of version 2"):
-        parse_wire({**WIRE.to_params(), SCORING: {"num": 1, "taken": []}})
+def test_a_budget_is_told_in_plain_numbers() -> None:
+    budget = take_param(json.loads(json.dumps(to_param(BUDGET))))
+    assert budget is not None and (budget.nums, budget.taken.tolist()) == ((2,), [5])
+    assert take_param(None) is None
