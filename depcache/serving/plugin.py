@@ -6,6 +6,7 @@ Asked of the metadata alone: nothing of the plugin, SGLang or torch is imported.
 
 from __future__ import annotations
 
+import importlib.util
 from importlib.metadata import PackageNotFoundError, entry_points, version
 
 from depcache.install_hints import server_command
@@ -40,6 +41,11 @@ def find_fault() -> tuple[str, str] | None:
             f"DepCache's plugin is installed twice, by {both}",
             f"{remove}, then {server_command()}",
         )
+    spec = importlib.util.find_spec("sglang_patches")
+    if spec is None or spec.origin is None:  # gone, or a folder with nothing but __pycache__
+        name = next(iter(found), "depcache-sglang")
+        what = f"{name} is installed, but the files of DepCache's plugin are gone"
+        return what, f"pip uninstall {name}, then {server_command()}"
     try:
         ours = version("depcache")
     except PackageNotFoundError:

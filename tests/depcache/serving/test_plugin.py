@@ -24,6 +24,11 @@ INSTALLED = {
         {("depcache", "2.0"): (), ("depcache-sglang", "1.0"): BOTH},
         "depcache-sglang 1.0 is not of the release of depcache 2.0",
     ),
+    "removed with another": (
+        {("depcache", "2.0"): (), ("depcache-sglang", "2.0"): BOTH},
+        "depcache-sglang is installed, but the files of DepCache's plugin are gone; "
+        "pip uninstall depcache-sglang, then",
+    ),
     "in place": ({("depcache", "2.0"): (), ("depcache-sglang", "2.0"): BOTH}, None),
     "a checkout nobody installed": ({("depcache-sglang", "2.0"): BOTH}, None),
 }
@@ -43,8 +48,10 @@ except ConfigError as error:
 @pytest.mark.parametrize("case", INSTALLED)
 def test_what_is_installed_is_judged_by_its_metadata(case: str, tmp_path: Path) -> None:
     distributions, words = INSTALLED[case]
-    (tmp_path / "sglang").mkdir()
-    (tmp_path / "sglang/__init__.py").touch()
+    for name in ("sglang", "sglang_patches"):
+        (tmp_path / name).mkdir()
+        if name == "sglang" or case != "removed with another":
+            (tmp_path / name / "__init__.py").touch()
     for (name, release), groups in distributions.items():
         folder = tmp_path / f"{name.replace('-', '_')}-{release}.dist-info"
         folder.mkdir()
