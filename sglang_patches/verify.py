@@ -76,13 +76,14 @@ def _inspect_seams(report: Inspection) -> None:
     error = registration_error()
     if error is not None:
         report.problems.append(
-            f"the plugin failed to register ({type(error).__name__}: {error}): reinstall depcache"
+            f"the plugin failed to register ({type(error).__name__}: {error}): "
+            "reinstall depcache-sglang"
         )
     absent = [name for name, found in report.seams.items() if not found]
     if absent:
         report.problems.append(
-            f"not in place: {', '.join(absent)}; reinstall depcache in this environment, and if "
-            f"SGLANG_PLUGINS or SGLANG_PLATFORM is set, let it name {BACKEND_NAME!r}"
+            f"not in place: {', '.join(absent)}; reinstall depcache-sglang in this environment, "
+            f"and if SGLANG_PLUGINS or SGLANG_PLATFORM is set, let it name {BACKEND_NAME!r}"
         )
 
 

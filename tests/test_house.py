@@ -36,6 +36,7 @@ FILES = sorted(
     path.relative_to(ROOT)
     for folder in (*MAY_IMPORT, "datasets", "examples", "tests")
     for path in (ROOT / folder).rglob("*.py")
+    if "build" not in path.parts  # what `pip install ./sglang_patches` leaves behind
 )
 
 

@@ -11,15 +11,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
 from depcache.client.client import Client
 from depcache.config import load_config
 from depcache.errors import ConfigError, DepCacheError, shorten
 from depcache.gpu_checks import why_unchecked
-from depcache.install_hints import install_command
+from depcache.install_hints import install_command, server_command
 from depcache.serving.launch import find_gpu
+from depcache.serving.plugin import ENTRY_POINT_GROUPS, find_distributions, find_fault
 
 State = Literal["ok", "note", "problem"]
 
@@ -29,11 +30,10 @@ CLIENT_PACKAGES = (
     *("depcache", "cachetools", "httpx", "networkx", "numpy", "pydantic", "pydantic-settings"),
     *("pyyaml", "rich", "typer"),
 )
-ENTRY_POINT_GROUPS = ("sglang.srt.plugins", "sglang.srt.platforms")
 VERIFY_TIMEOUT_S = 300.0  # a first import of SGLang on a cold disk
 
 INSTALL_CLIENT = install_command()
-INSTALL_SERVER = install_command("server")
+INSTALL_SERVER = server_command()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,10 @@ def _check_server_side(server_url: str | None, is_quick: bool) -> list[Check]:
     advice = f"{INSTALL_SERVER} (needed where the server runs)"
     checks = [_check_package(name, missing, advice) for name in SERVER_PACKAGES]
     if has_server:
-        checks.append(_check_entry_points())
-        if not (is_quick or server_url):  # a running server says what is in place in it
+        plugin = _check_plugin()
+        checks.append(plugin)
+        # A running server says what is in place in it.
+        if plugin.state == "ok" and not (is_quick or server_url):
             checks += check_seams(inspect_plugin())
     return [*checks, _check_config()]
 
@@ -223,18 +225,16 @@ def _check_package(name: str, if_missing: State, advice: str) -> Check:
     return Check(name, "ok", found)
 
 
-def _check_entry_points() -> Check:
-    groups = [
-        group for group in ENTRY_POINT_GROUPS if not entry_points(group=group, name="depcache")
-    ]
-    if groups:
-        detail = f"depcache is not in {', '.join(groups)}"
-        return Check("entry points", "problem", detail, INSTALL_SERVER)
+def _check_plugin() -> Check:
+    fault = find_fault()
+    if fault is not None:
+        return Check("plugin", "problem", *fault)
     allowed = os.environ.get("SGLANG_PLUGINS")
     if allowed and "depcache" not in [name.strip() for name in allowed.split(",")]:
         detail = f"SGLANG_PLUGINS={allowed!r} leaves depcache out"
-        return Check("entry points", "problem", detail, "add depcache to SGLANG_PLUGINS")
-    return Check("entry points", "ok", f"depcache in {', '.join(ENTRY_POINT_GROUPS)}")
+        return Check("plugin", "problem", detail, "add depcache to SGLANG_PLUGINS")
+    found = " and ".join(f"{name} {release}" for name, release in find_distributions().items())
+    return Check("plugin", "ok", f"{found}, in {', '.join(ENTRY_POINT_GROUPS)}")
 
 
 def _check_config() -> Check:

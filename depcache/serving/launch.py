@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from depcache.errors import ConfigError, ServerError
-from depcache.install_hints import install_command
+from depcache.install_hints import server_command
+from depcache.serving.plugin import find_fault
 from depcache.serving.tiny import TINY_NAME, resolve_model
 from depcache.text_file import read_yaml
 
@@ -163,11 +164,12 @@ def find_gpu() -> bool:
 
 
 def require_sglang() -> None:
-    """Raise ConfigError when SGLang is not installed here."""
+    """Raise ConfigError when SGLang, or DepCache's plugin for it, is not installed here."""
     if importlib.util.find_spec("sglang") is None:
-        raise ConfigError(
-            f"SGLang is not installed in this environment: {install_command('server')}"
-        )
+        raise ConfigError(f"SGLang is not installed in this environment: {server_command()}")
+    fault = find_fault()
+    if fault is not None:
+        raise ConfigError("; ".join(fault))
 
 
 def require_free_port(args: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import depcache
-from depcache.install_hints import install_command
+from depcache.install_hints import install_command, server_command
 
 ROOT = Path(depcache.__file__).parent.parent
 
@@ -15,6 +15,12 @@ ROOT = Path(depcache.__file__).parent.parent
 def test_an_extra_is_added_to_the_depcache_that_is_there() -> None:
     assert install_command() == "pip install depcache"
     assert install_command("graph") == "pip install 'depcache[graph]'"
+
+
+def test_what_serves_is_installed_from_a_checkout_too() -> None:
+    checkout = "(in a checkout of DepCache: pip install ./sglang_patches)"
+    assert server_command() == f"pip install 'depcache[server]' {checkout}"
+    assert (ROOT / "sglang_patches/pyproject.toml").is_file()
 
 
 def test_every_extra_that_is_named_is_one() -> None:

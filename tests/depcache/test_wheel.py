@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is installed is small, the model is a wheel of its own, the source is whole."""
+"""A client's wheel is small, plugin and model are wheels of their own, the source is whole."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import depcache
 from scripts.wheel_check import MAX_WHEEL_BYTES
 
 ROOT = Path(__file__).parents[2]
-PACKAGED = ("depcache", "flashinfer_masks", "sglang_patches")
+PACKAGED = ("depcache", "flashinfer_masks")
+
+
+def read_project(folder: str) -> dict[str, Any]:
+    return tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def build(folder: Path, made: Path) -> Path:
@@ -38,7 +45,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copyfile(ROOT / name, folder / name)
-    for name in PACKAGED:
+    for name in (*PACKAGED, "sglang_patches"):
         copy_tree(ROOT / name, folder / name)
     copy_tree(ROOT / "models", folder / "models")
     return folder
@@ -52,8 +59,32 @@ def test_the_wheel_of_depcache_is_small(checkout: Path, tmp_path: Path) -> None:
     assert not [name for name in names if name.endswith((".safetensors", "tokenizer.json"))]
     assert "depcache/prompt/schema.json" in names
     assert "depcache/demo/wellknown/triples.tsv" in names
-    page = {path.name for path in (ROOT / "sglang_patches/http/page").iterdir()}
-    assert {f"sglang_patches/http/page/{name}" for name in page} <= set(names)
+    (points,) = [name for name in names if name.endswith("/entry_points.txt")]
+    assert "sglang" not in zipfile.ZipFile(wheel).read(points).decode()
+
+
+def test_the_wheel_of_the_plugin_is_all_of_it_with_both_entry_points(
+    checkout: Path, tmp_path: Path
+) -> None:
+    wheel = zipfile.ZipFile(build(checkout / "sglang_patches", tmp_path))
+    (points,) = [name for name in wheel.namelist() if name.endswith("/entry_points.txt")]
+    said = wheel.read(points).decode()
+    assert "[sglang.srt.plugins]\ndepcache = sglang_patches.plugin:register" in said
+    assert "[sglang.srt.platforms]\ndepcache = sglang_patches.platform:activate" in said
+    leave_out = {"build", "depcache_sglang.egg-info", "__pycache__", "pyproject.toml"}
+    ours = {
+        str(file.relative_to(ROOT))
+        for file in (ROOT / "sglang_patches").rglob("*")
+        if file.is_file() and not leave_out & set(file.parts)
+    }
+    assert {name for name in wheel.namelist() if ".dist-info/" not in name} == ours
+
+
+def test_plugin_and_client_are_of_one_release() -> None:
+    plugin, client = read_project("sglang_patches")["project"], read_project(".")["project"]
+    assert plugin["version"] == depcache.__version__
+    assert f"depcache[graph]=={depcache.__version__}" in plugin["dependencies"]
+    assert client["optional-dependencies"]["server"] == [f"depcache-sglang=={depcache.__version__}"]
 
 
 def test_the_wheel_of_depcache_tiny_is_the_weights_and_their_card(
