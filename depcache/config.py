@@ -82,6 +82,18 @@ class Config(BaseSettings):
         description="fused answers: share of their tokens that must be the flat prompt's choice; "
         "below it more is recomputed, and at last all",
     )
+    fused_evidence: str | None = Field(
+        None,
+        description="report of `python -m eval chunks --json FILE` with this model; with it only "
+        "what it shows to bring back fused_min_recovery is fused, all else is answered flat",
+    )
+    fused_min_recovery: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="share of the loss of full reuse that fusing must bring back by the evidence; "
+        "0.8 where only fused_evidence is given",
+    )
     cpu_threads: int = Field(
         0, ge=0, description="threads of the model process on a CPU; 0 uses every core"
     )

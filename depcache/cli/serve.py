@@ -87,6 +87,22 @@ def serve(
             "commas between). Off by default: facts that do not see each other change answers.",
         ),
     ] = None,
+    fused_evidence: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Report of `python -m eval chunks` with this model: fuse only what it shows to "
+            "work, answer all else as flat text.",
+        ),
+    ] = None,
+    fused_min_recovery: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Share of the loss that must come back by the evidence; 0.8 without this flag.",
+        ),
+    ] = None,
     cpu_threads: Annotated[
         int | None, typer.Option(min=0, help="Threads of the model on a CPU; 0 is every core.")
     ] = None,
@@ -141,6 +157,8 @@ def serve(
         "disk_folder": disk_folder,
         "write_policy": write_policy,
         "recognise": recognise,
+        "fused_evidence": fused_evidence,
+        "fused_min_recovery": fused_min_recovery,
         "cpu_threads": cpu_threads,
         "experimental": experimental or None,
     }

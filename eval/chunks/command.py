@@ -90,6 +90,7 @@ def ask_questions(args: argparse.Namespace, table: str) -> dict[str, Any]:
 
     from eval.chunks.methods import ask_methods
     from eval.chunks.rows import ask, ask_all, ask_core, read_lines
+    from sglang_patches.tiers.disk.fingerprint import weights_digest
 
     torch.set_num_threads(1)
     err = Console(stderr=True, highlight=False)
@@ -123,6 +124,7 @@ def ask_questions(args: argparse.Namespace, table: str) -> dict[str, Any]:
         ]
     return {
         table: summarise(lines),
+        "weights": {name: weights_digest(folder) for name, folder in models.items()},
         "settings": {"pruner": args.pruner, "paths": args.paths, "models": list(models)},
         "asked_at_commits": sorted({line["commit"] for line in lines if line["commit"]}),
     }

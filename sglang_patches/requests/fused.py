@@ -34,6 +34,7 @@ from depcache.select import ByScore, select, selectable
 from depcache.select.cost import ReuseForecast, choose
 from sglang_patches import compat
 from sglang_patches.http.ask import ask
+from sglang_patches.requests.evidence import lacking
 from sglang_patches.requests.scoring import CHOSEN
 from sglang_patches.requests.settling import ids_params, make_settling
 from sglang_patches.requests.shadow import shadow
@@ -109,20 +110,21 @@ def read_fused(
     wire    as it came
     behind  what its rows stand behind, as ids
 
-    Raises PromptError for indices that do not fit.
+    Raises PromptError for indices that do not fit, and for a pinned request without evidence.
     """
     recompute: Recompute | None = getattr(wire, "recompute", None)
     if recompute is None:
         return
     if recompute.patches is None:
         recompute = replace(recompute, patches=_keeps_patches)
-    allowed = shadow().allow(recompute)
+    unproven = lacking(obj, recompute)
+    allowed = None if unproven else shadow().allow(recompute)
     fused = Fused(allowed or recompute, tokens, forest, behind=behind)
     seen = 0 if behind is None else tokens_seen(tokens, forest, behind)
     selected = select(forest, fused.recompute, seen)  # wrong indices are refused either way
     setattr(obj, FUSED, fused)
     if allowed is None:
-        serve_flat(obj, fused, GUARDED)
+        serve_flat(obj, fused, unproven or GUARDED)
         return
     recompute = allowed
     if recompute.share == 1 or np.isin(selectable(forest, seen), selected).all():

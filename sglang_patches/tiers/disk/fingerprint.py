@@ -119,7 +119,7 @@ def make_fingerprint(
     tokenizer = Path(str(server_args.tokenizer_path or model_config.model_path))
     facts = {
         "config": _hash_config(model_config.hf_config),
-        "weights": "" if place is None else _hash_files(weight_files(place), place, hashes),
+        "weights": "" if place is None else weights_digest(place, hashes),
         "settings": "" if place is None else _hash_files(setting_files(place), place, hashes),
         "load": _hash_loading(server_args, model_config, hashes, is_random=is_random),
         "engine": f"{installed_version()} {os.environ.get('SGLANG_EXTERNAL_MODEL_PACKAGE', '')}",
@@ -132,6 +132,16 @@ def make_fingerprint(
         "format": str(FORMAT_VERSION),
     }
     return Fingerprint(facts, rows)
+
+
+def weights_digest(place: Path, hashes: FileHashes | None = None) -> str:
+    """A digest of the weight files of a model, and of their names, in hexadecimal.
+
+    place  its folder, or its one file
+
+    Raises OSError where one cannot be read.
+    """
+    return _hash_files(weight_files(place), place, FileHashes() if hashes is None else hashes)
 
 
 def _hash_config(config: Any) -> str:
