@@ -290,8 +290,8 @@ def _refuse_long(obj: Any, max_tokens: int) -> None:
     if isinstance(behind, list):
         texts = [text for text in behind if isinstance(text, str)]
         refuse_long_text("".join(texts), max_tokens, "depcache_behind")
-    segments = params.get("depcache_segment_lens"), params.get("depcache_segment_parents")
-    for given in (obj.input_ids, *segments):
+    names = ("lens", "parents", "joins")
+    for given in (obj.input_ids, *(params.get(f"depcache_segment_{name}") for name in names)):
         if isinstance(given, list):
             _refuse_many_tokens(len(given), max_tokens)
 
