@@ -192,7 +192,7 @@ class WireIds(FusableWire):
     def joins(self) -> dict[int, list[int]]:
         """What each joined root sees, as `Forest.make` takes it; that they fit it says that."""
         joins: dict[int, list[int]] = {}
-        last = -1
+        last: int | None = None
         for join in self.depcache_segment_joins:
             if len(join) < 2:
                 raise PromptError(
@@ -200,7 +200,7 @@ class WireIds(FusableWire):
                     "one segment that it sees"
                 )
             root, *seen = join
-            if root <= last:
+            if last is not None and root <= last:
                 raise PromptError(
                     f"depcache_segment_joins name root {shorten(root)} behind {shorten(last)}: "
                     "name each root once, in ascending order"
