@@ -169,10 +169,14 @@ def render_rows(
     separator: str = CHUNK_SEPARATOR,
     layout: Layout = "tree",
     recompute: float | Recompute | None = None,
+    sees: Sequence[Sequence[int]] = (),
+    merge: bool = False,
 ) -> RenderedPrompt:
     """A chat request that asks `question` about texts, each a row that stands for itself.
 
     heading  goes before the texts, in the same message
+    sees     for each text, of which no two are equal, the others that it sees, ascending
+    merge    whether rows that see the same share their beginnings
 
     The rest and what is raised are as for `render_chunks`.
     """
@@ -180,7 +184,9 @@ def render_rows(
     _check_question(question)
     context, lens = join_chunks(texts, separator)
     messages = _messages(system, f"{heading}{context}{separator}Question: {question}")
-    outline = Outline(len(heading), lens, (1,) * len(lens), message=len(messages) - 1)
+    outline = Outline(
+        len(heading), lens, (1,) * len(lens), message=len(messages) - 1, sees=sees, merge=merge
+    )
     params = _fuse(outline.to_params(layout), recompute)
     return RenderedPrompt(messages, {"custom_params": params}, context)
 
