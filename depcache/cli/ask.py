@@ -157,8 +157,7 @@ def _about_tables(
         if not is_quiet:
             _show_reuse(reply, has_context=True)
         told = {name: list(getattr(prompt, name)) for name in ("tables", "added", "left_out")}
-        told["sees"] = prompt.sees
-        return told | _reply_to_json(reply)
+        return told | {"sees": prompt.sees} | _reply_to_json(reply)
 
     return answer
 

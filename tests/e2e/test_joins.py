@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables that see sets of tables: every answer equals the oracle's, whatever the cache holds."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.e2e.served import EngineCase, Served
+from tests.helpers.engine import reuse_of
+from tests.helpers.joined_prompts import JoinedPrompt, diamonds, random_schema
+from tests.helpers.prompts import LAYOUTS, TreePrompt, random_tokens
+
+pytestmark = pytest.mark.sglang
+
+ENGINES = [
+    EngineCase("joins-segments-chunk8", "llama_gqa", "segments", chunk=8, overlap=False),
+    EngineCase("joins-cascade-qwen2-chunk16", "qwen2", "cascade", chunk=16, policy="lpm"),
+    EngineCase("joins-masked", "llama_gqa", "custom_mask", chunk=2048),
+]
+SLOW_ENGINES = [
+    EngineCase("joins-segments", "qwen2", "segments", chunk=2048),
+    EngineCase("joins-cascade-chunk8", "llama_gqa", "cascade", chunk=8),
+    EngineCase("joins-masked-chunk16", "qwen2", "custom_mask", chunk=16),
+]
+NUM_DAGS = 200
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        *(pytest.param(case, id=case.name) for case in ENGINES),
+        *(pytest.param(case, id=case.name, marks=pytest.mark.slow) for case in SLOW_ENGINES),
+    ],
+)
+def case(request: pytest.FixtureRequest) -> EngineCase:
+    return request.param
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    return random.Random(11)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_joins_are_exact_cold_warm_and_in_other_company(
+    served: Served, layout: str, rng: random.Random
+) -> None:
+    tables, system = diamonds(), random_tokens(rng, 9)
+    orders = [[0, 1, 2, 3, 4, 5, 6, 7], [2, 1, 0, 3, 7], [7, 2, 0, 1, 3, 5, 4, 6], [2, 3, 4]]
+    prompts = [
+        JoinedPrompt(system, tables, order, random_tokens(rng, 5), layout) for order in orders
+    ]
+    assert [len(prompt.joins) for prompt in prompts] == [3, 1, 3, 0]
+    cold, subset, again, fewer = served.ask_in_turn(prompts)
+    assert reuse_of(cold) == (0, 0, prompts[0].num_context)
+    assert reuse_of(subset)[2] == reuse_of(again)[2] == 0
+    # 3 sees 2 alone here, so it and what is below it are other tables than before.
+    assert reuse_of(fewer)[2] == sum(len(tables[table][0]) for table in (3, 4))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_random_schemas_are_exact_in_turn(served: Served, layout: str, rng: random.Random) -> None:
+    for num_tables in (4, 9, 16):
+        tables = random_schema(rng, num_tables)
+        system = random_tokens(rng, rng.choice([0, 6]))
+        served.ask_in_turn(
+            [
+                JoinedPrompt(
+                    system,
+                    tables,
+                    rng.sample(range(num_tables), rng.randint(1, num_tables)),
+                    random_tokens(rng, 4),
+                    layout,
+                )
+                for _ in range(5)
+            ],
+            num_new=4,
+        )
+
+
+def test_joins_that_run_together_with_other_prompts_are_exact(
+    served: Served, rng: random.Random
+) -> None:
+    tables, system = random_schema(rng, 10), random_tokens(rng, 6)
+    prompts: list[TreePrompt] = [
+        JoinedPrompt(system, tables, rng.sample(range(10), 7), random_tokens(rng, 4))
+        for _ in range(4)
+    ]
+    prompts += [TreePrompt(system, [(tables[0][0], [])], [5]), TreePrompt([], [], [*system, 7, 8])]
+    served.ask_together(prompts)
+    served.ask_together(prompts)
+
+
+@settings(
+    max_examples=NUM_DAGS,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(seed=st.integers(0, 2**32))
+def test_warm_is_cold_token_for_token(served: Served, seed: int) -> None:
+    rng = random.Random(seed)
+    num_tables = rng.randint(3, 9)
+    tables, system = random_schema(rng, num_tables), random_tokens(rng, rng.choice([0, 3]))
+
+    def prompt_of(num: int) -> JoinedPrompt:
+        present = rng.sample(range(num_tables), num)
+        return JoinedPrompt(system, tables, present, random_tokens(rng, 3))
+
+    wanted = prompt_of(rng.randint(2, num_tables))
+    served.engine.flush()
+    cold = served.engine.ask(wanted, 4)
+    served.engine.flush()
+    others = [prompt_of(rng.randint(1, num_tables)) for _ in range(2)]
+    served.engine.generate(others, 1)
+    warm = served.engine.ask(wanted, 4)
+    assert warm["output_ids"] == cold["output_ids"]
+    served.judge(wanted, warm)
+    # Found is what saw the same set before, and the system, and nothing else.
+    known = {(t, p.sees[t]) for p in others for t in p.order}
+    missed = [t for t in wanted.order if (t, wanted.sees[t]) not in known]
+    shared, shifted, num_missed = reuse_of(warm)
+    lens = [len(tables[t][0]) for t in missed]
+    # Of a table that is not there, its beginning may be: tables begin alike.
+    assert shifted == 0 and sum(lens) - 2 * len(lens) <= num_missed <= sum(lens)
+    assert shared + num_missed == wanted.num_context
+    served.engine.check_conservation()
