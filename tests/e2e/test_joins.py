@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.e2e.served import EngineCase, Served
@@ -57,9 +57,10 @@ def test_joins_are_exact_cold_warm_and_in_other_company(
     assert [len(prompt.joins) for prompt in prompts] == [3, 1, 3, 0]
     cold, subset, again, fewer = served.ask_in_turn(prompts)
     assert reuse_of(cold) == (0, 0, prompts[0].num_context)
-    assert reuse_of(subset)[2] == reuse_of(again)[2] == 0
-    # 3 sees 2 alone here, so it and what is below it are other tables than before.
-    assert reuse_of(fewer)[2] == sum(len(tables[table][0]) for table in (3, 4))
+    if layout == "tree":  # elsewhere, what begins like another row is kept once, at its place
+        assert reuse_of(subset)[2] == reuse_of(again)[2] == 0
+        # 3 sees 2 alone here, so it and what is below it are other tables than before.
+        assert reuse_of(fewer)[2] == sum(len(tables[table][0]) for table in (3, 4))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -95,13 +96,17 @@ def test_joins_that_run_together_with_other_prompts_are_exact(
     served.ask_together(prompts)
 
 
-@settings(
-    max_examples=NUM_DAGS,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(seed=st.integers(0, 2**32))
-def test_warm_is_cold_token_for_token(served: Served, seed: int) -> None:
-    rng = random.Random(seed)
+def test_warm_is_cold_token_for_token(served: Served, case: EngineCase) -> None:
+    @settings(max_examples=NUM_DAGS if case is ENGINES[-1] else NUM_DAGS // 10)
+    @given(seed=st.integers(0, 2**32))
+    def check(seed: int) -> None:
+        compare_warm_with_cold(served, random.Random(seed))
+
+    check()
+
+
+def compare_warm_with_cold(served: Served, rng: random.Random) -> None:
+    """One schema: a prompt on an empty cache, and again behind two others."""
     num_tables = rng.randint(3, 9)
     tables, system = random_schema(rng, num_tables), random_tokens(rng, rng.choice([0, 3]))
 
@@ -115,15 +120,12 @@ def test_warm_is_cold_token_for_token(served: Served, seed: int) -> None:
     served.engine.flush()
     others = [prompt_of(rng.randint(1, num_tables)) for _ in range(2)]
     served.engine.generate(others, 1)
-    warm = served.engine.ask(wanted, 4)
+    warm = served.ask(wanted, 4)
     assert warm["output_ids"] == cold["output_ids"]
-    served.judge(wanted, warm)
-    # Found is what saw the same set before, and the system, and nothing else.
+    # Found is the system and what saw the same set before.
     known = {(t, p.sees[t]) for p in others for t in p.order}
-    missed = [t for t in wanted.order if (t, wanted.sees[t]) not in known]
+    lens = [len(tables[t][0]) for t in wanted.order if (t, wanted.sees[t]) not in known]
     shared, shifted, num_missed = reuse_of(warm)
-    lens = [len(tables[t][0]) for t in missed]
     # Of a table that is not there, its beginning may be: tables begin alike.
     assert shifted == 0 and sum(lens) - 2 * len(lens) <= num_missed <= sum(lens)
     assert shared + num_missed == wanted.num_context
-    served.engine.check_conservation()

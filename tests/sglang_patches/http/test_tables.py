@@ -10,6 +10,7 @@ import pytest
 import depcache
 from depcache.prompt.render import render_rows
 from depcache.tables import Catalog, Table, render_tables
+from tests.sglang_patches.conftest import ADMIN_KEY
 
 pytestmark = pytest.mark.sglang
 
@@ -29,6 +30,13 @@ def fresh_catalog() -> Catalog:
 @pytest.fixture
 def client(served):
     with depcache.Client(str(served.client.base_url), http_client=served.client) as client:
+        yield client
+
+
+@pytest.fixture
+def admin(served):
+    url = str(served.client.base_url)
+    with depcache.Client(url, ADMIN_KEY, http_client=served.client) as client:
         yield client
 
 
@@ -76,10 +84,10 @@ def test_a_table_sees_all_before_it_in_its_component(client) -> None:
     assert again.depcache.missed == 0
 
 
-def test_a_join_is_reused_after_what_it_sees_is_gone(served, client) -> None:
+def test_a_join_is_reused_after_what_it_sees_is_gone(served, client, admin) -> None:
     catalog = fresh_catalog()
     cold = client.ask_tables(catalog, ["track"], "Which?", max_tokens=8)
-    gone = client.invalidate(render_tables(catalog, ["genre"], "Which?"))
+    gone = admin.invalidate(render_tables(catalog, ["genre"], "Which?"))
     assert gone["tokens"]["device"] > 0 and gone["in_use"] == 0
     warm = client.ask_tables(catalog, ["track"], "Which?", max_tokens=8)
     assert warm.depcache.tables == {"found": 4, "cached": 3}
@@ -88,7 +96,7 @@ def test_a_join_is_reused_after_what_it_sees_is_gone(served, client) -> None:
     assert cache["free_tokens"] + cache["cached_tokens"] == cache["capacity_tokens"]
 
 
-def test_all_routes_read_joins(served, client) -> None:
+def test_all_routes_read_joins(client, admin) -> None:
     catalog = fresh_catalog()
     prompt = render_tables(catalog, ["track"], "Which?")
     cold = client.explain(prompt)
@@ -96,7 +104,7 @@ def test_all_routes_read_joins(served, client) -> None:
     client.chat(prompt.messages, max_tokens=1, **prompt.extra_body)
     warm = client.explain(prompt)
     assert cold["missed"] > 0 and warm["missed"] == 0
-    gone = client.invalidate(prompt)
+    gone = admin.invalidate(prompt)
     assert gone["in_use"] == 0
     assert client.explain(prompt)["missed"] == sum(row["num_tokens"] for row in cold["table"])
 
