@@ -127,7 +127,7 @@ def render_tables(
 
 
 def _see(catalog: Catalog, tables: tuple[str, ...], sees: Sees) -> dict[str, list[str]]:
-    """Of each table that sees others these; what they see may be left out."""
+    """Returns what each table sees, where it sees others; what these see may be left out."""
     here = set(tables)
     if sees == "references":
         # Also through a table that is not here, which is then named by nobody.

@@ -27,6 +27,7 @@ SLOW_ENGINES = [
     EngineCase("joins-masked-chunk16", "qwen2", "custom_mask", chunk=16),
 ]
 NUM_DAGS = 200
+"""For one of the engines; the others take a tenth."""
 
 
 @pytest.fixture(
@@ -126,6 +127,6 @@ def compare_warm_with_cold(served: Served, rng: random.Random) -> None:
     known = {(t, p.sees[t]) for p in others for t in p.order}
     lens = [len(tables[t][0]) for t in wanted.order if (t, wanted.sees[t]) not in known]
     shared, shifted, num_missed = reuse_of(warm)
-    # Of a table that is not there, its beginning may be: tables begin alike.
+    # A table that is not there may find its beginning: tables begin alike.
     assert shifted == 0 and sum(lens) - 2 * len(lens) <= num_missed <= sum(lens)
     assert shared + num_missed == wanted.num_context

@@ -59,7 +59,7 @@ def test_a_token_sees_what_its_row_sees_and_its_row_up_to_itself(world, merge: b
             assert own[row][-1] in forest.stops - 1  # its end is that of a segment
     for row in own:
         seen = reach(sees, row) - {row}
-        # Of those that see it too, it sees the ones before it.
+        # A row that sees it too, it sees where that one comes before it.
         before = {other for other in seen if row not in reach(sees, other) or other < row}
         expected = {index for other in before for index in own[other]}
         for index in own[row]:

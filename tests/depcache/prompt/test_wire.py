@@ -64,19 +64,6 @@ def test_the_ids_form_is_read():
     assert forest.task_start == 8
 
 
-def test_joins_of_the_ids_form_are_read():
-    params = {**IDS, "depcache_version": 2, "depcache_segment_joins": [[3, 1, 2]]}
-    wire = parse_wire(params)
-    assert isinstance(wire, WireIds)
-    assert wire.to_params() == params
-    assert forest_from_wire(INPUT_IDS, wire).structure.joins == ((3, (1, 2)),)
-
-
-def test_without_joins_the_key_is_not_written():
-    wire = parse_wire({**IDS, "depcache_version": 2, "depcache_segment_joins": []})
-    assert wire is not None and wire.to_params() == {**IDS, "depcache_version": 2}
-
-
 def test_the_text_form_is_read():
     wire = parse_wire({**TEXT, "other": 1})
     assert isinstance(wire, WireText)
