@@ -51,18 +51,17 @@ def close_joins(
         root_of.append(segment if parent < 0 else root_of[parent])
     joined: dict[int, list[int]] = {}
 
-    def strictly_above(segment: int) -> set[int]:
-        seen = set(joined.get(root_of[segment], ()))
-        while (segment := above[segment]) >= 0:
-            seen.add(segment)
-        return seen
-
     for root in sorted(joins):
         seen = list(joins[root])
         if not 0 <= root < len(above) or above[root] >= 0:
             raise StructureError(
                 f"segment {root} is joined to others but is no root: join only segments whose "
                 "parent is -1"
+            )
+        if len(seen) > MAX_JOINED:
+            raise StructureError(
+                f"segment {root} is joined to {len(seen)} segments, more than {MAX_JOINED}: "
+                "join it to fewer"
             )
         if not seen or any(a >= b for a, b in pairwise(seen)):
             raise StructureError(
@@ -75,8 +74,11 @@ def close_joins(
                 "to segments that come before it"
             )
         implied: set[int] = set()
+        for tree in {root_of[segment] for segment in seen}:
+            implied.update(joined.get(tree, ()))
         for segment in seen:
-            implied |= strictly_above(segment)
+            while (segment := above[segment]) >= 0 and segment not in implied:
+                implied.add(segment)
         if not implied.isdisjoint(seen):
             raise StructureError(
                 f"segment {root} is joined to {min(implied.intersection(seen))}, which it sees "

@@ -77,6 +77,13 @@ def ask(
         list[str] | None,
         typer.Option(help="Table of --tables to ask about; several times. All if none is named."),
     ] = None,
+    sees: Annotated[
+        str,
+        typer.Option(
+            help="What a table of --tables sees beside itself: nothing, references (the tables "
+            "that it refers to) or component (all before it that hang together with it)."
+        ),
+    ] = "references",
     as_json: AsJson = False,
 ) -> None:
     """Answer a question from a graph's facts about the entities that it names.
@@ -88,7 +95,8 @@ def ask(
     """
     if tables is not None:
         with Client(server, api_key) as client:
-            _ask_all(question, _about_tables(client, tables, table, layout, max_tokens), as_json)
+            about = _about_tables(client, tables, table, sees, layout, max_tokens)
+            _ask_all(question, about, as_json)
         return
     if table:
         raise ConfigError(f"--table {table[0]!r} is of no catalog: name the catalog with --tables")
@@ -122,7 +130,12 @@ def _about_graph(
 
 
 def _about_tables(
-    client: Client, file: FilePath, names: list[str] | None, layout: Any, max_tokens: int
+    client: Client,
+    file: FilePath,
+    names: list[str] | None,
+    sees: Any,
+    layout: Any,
+    max_tokens: int,
 ) -> Answer:
     from depcache.tables.catalog import Catalog
     from depcache.tables.render import render_tables
@@ -130,9 +143,13 @@ def _about_tables(
     catalog = Catalog.read(file)
 
     def answer(text: str, is_quiet: bool) -> dict[str, Any]:
-        prompt = render_tables(catalog, names or None, text, layout=layout)
+        # What is no layout, or nothing that a table can see, is refused here by name.
+        prompt = render_tables(catalog, names or None, text, sees=sees, layout=layout)
         if not is_quiet:
             make_console().print(f"tables: {', '.join(prompt.tables)}", markup=False)
+            if prompt.left_out:
+                absent = ", ".join(prompt.left_out)
+                make_console().print(f"referred to, and not there: {absent}", markup=False)
         stream = client.chat(
             prompt.messages, stream=True, max_tokens=max_tokens, **prompt.extra_body
         )
@@ -140,7 +157,7 @@ def _about_tables(
         if not is_quiet:
             _show_reuse(reply, has_context=True)
         told = {name: list(getattr(prompt, name)) for name in ("tables", "added", "left_out")}
-        return told | _reply_to_json(reply)
+        return told | {"sees": prompt.sees} | _reply_to_json(reply)
 
     return answer
 

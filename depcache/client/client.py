@@ -40,6 +40,7 @@ from depcache.prompt.unread import texts_of
 if TYPE_CHECKING:
     from depcache.prompt.dep_prompt import DepPrompt
     from depcache.tables.catalog import Catalog
+    from depcache.tables.render import Sees
 
 DEFAULT_URL = "http://127.0.0.1:30000"
 DEFAULT_MAX_TOKENS = 128
@@ -169,6 +170,7 @@ class Client:
         *,
         stream: bool = False,
         system: str | None = DEFAULT_TABLE_SYSTEM,
+        sees: Sees = "references",
         close: bool = True,
         **fields: Any,
     ) -> Any:
@@ -178,7 +180,7 @@ class Client:
         """
         from depcache.tables.render import render_tables  # brings networkx
 
-        prompt = render_tables(catalog, tables, question, system=system, close=close)
+        prompt = render_tables(catalog, tables, question, system=system, sees=sees, close=close)
         return self.chat(prompt.messages, stream=stream, **prompt.extra_body, **fields)
 
     def chat(

@@ -37,6 +37,8 @@ class ReuseReport:
                      attention: "merging" (equal beginnings stand once), "visibility" (facts do not
                      see each other), "placement" (other positions). () is exact; None is unknown
     recognised       rows by recogniser, where the server found the facts by itself; None where not
+    tables           where rows said what they see: rows "found", and of these "cached" as a whole;
+                     None where they did not, or merged
     retractions      how often the request gave its memory up and was started again. Then it also
                      reuses what was cached meanwhile, which is exact in the layout `tree` only
     """
@@ -60,6 +62,7 @@ class ReuseReport:
     fallback_reason: str | None = None
     differs: tuple[str, ...] | None = None
     recognised: dict[str, int] | None = None
+    tables: dict[str, int] | None = None
     retractions: int = 0
 
     @classmethod

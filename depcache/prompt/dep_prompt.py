@@ -23,8 +23,10 @@ from depcache.prompt.forest import Forest, IntArray, find_twins
 from depcache.prompt.layout import Layout, read_layout, token_positions
 from depcache.prompt.nodes import Content, LinearNode, PromptNode, TreeNode
 from depcache.prompt.outline import Outline
-from depcache.prompt.prefix_tree import merge_sequences
+from depcache.prompt.outline_context import hang, join_elements
+from depcache.prompt.prefix_tree import Context, merge_sequences
 from depcache.prompt.recompute import Recompute
+from depcache.prompt.seen_rows import Joins
 from depcache.prompt.template import Template
 from depcache.prompt.tokenization import PromptTokenizer, get_prompt_tokenizer
 from depcache.prompt.wire import (
@@ -197,7 +199,7 @@ class DepPrompt:
         lead = outline.lead_of(pieces) if outline.merge and outline.lead else ""
         before, behind = text[: outline.start], text[outline.stop :]
         system = tokenizer.encode_text(before, first=True)
-        rows = _join_elements(tokenizer.encode_elements(pieces), outline.rows, list(closing))
+        rows = join_elements(tokenizer.encode_elements(pieces), outline.rows, closing)
         task = tokenizer.encode_text(behind)
         if not task:
             raise PromptError("the task has no tokens: let some text follow the facts")
@@ -206,14 +208,12 @@ class DepPrompt:
         num_flat_tokens = len(system) + sum(map(len, rows)) + len(task)
         if outline.merge:
             system, rows = _cut_lead(system, rows, tokenizer, lead)
-            context = merge_sequences(rows)
-        else:
-            parents = list(outline.parents) or [-1] * len(rows)
-            context = (_join(rows), list(map(len, rows)), parents)
+        context, joins = hang(rows, outline)
         return cls._join(
             system,
             context,
             task,
+            joins,
             layout=layout,
             num_flat_tokens=num_flat_tokens,
             context_nodes=(),
@@ -262,15 +262,16 @@ class DepPrompt:
     def _join(
         cls,
         system: list[int],
-        context: tuple[list[int], list[int], list[int]],
+        context: Context,
         task: list[int],
+        joins: Joins | None = None,
         **fields: Any,
     ) -> DepPrompt:
-        """The prompt of its three parts; the context as tokens, lengths and parents of segments."""
+        """The prompt of its three parts."""
         own, lens, parents = context
         tokens = np.array(system + own + task, np.int64)
         tokens.flags.writeable = False
-        forest = Forest.make(len(tokens), len(system), lens, parents)
+        forest = Forest.make(len(tokens), len(system), lens, parents, joins)
         return cls(forest=forest, tokens=tokens, **fields)
 
     @classmethod
@@ -290,7 +291,8 @@ class DepPrompt:
         forest = forest_from_wire(tokens, wire)
         tokens.flags.writeable = False
         leaves = np.setdiff1d(np.arange(forest.num_segments), forest.parents)
-        path_lens = (forest.depths + forest.lens)[leaves]
+        depths = forest.depths - forest.depths[forest.structure.roots[forest.trees]]  # in its tree
+        path_lens = (depths + forest.lens)[leaves]
         return cls(
             forest=forest,
             tokens=tokens,
@@ -304,15 +306,18 @@ class DepPrompt:
     def to_wire(self) -> tuple[list[int], dict[str, Any]]:
         """`input_ids` and `custom_params` of a request: the ids form.
 
-        Version 1, unless segments with one parent begin alike, or some tokens are recomputed.
+        Version 1, unless segments with one parent begin alike, roots see other segments, or some
+        tokens are recomputed.
         """
+        joins = self.forest.structure.joins
         is_first = self.recompute is None and find_twins(self.tokens, self.forest) is None
         wire = WireIds(
-            depcache_version=1 if is_first else 2,
+            depcache_version=1 if is_first and not joins else 2,
             depcache_layout=self.layout,
             depcache_system_len=self.forest.system_len,
             depcache_segment_lens=self.forest.lens.tolist(),
             depcache_segment_parents=self.forest.parents.tolist(),
+            depcache_segment_joins=[[root, *seen] for root, seen in joins],
         )
         fused = {} if self.recompute is None else self.recompute.to_params()
         return self.tokens.tolist(), {**wire.to_params(), **fused}
@@ -372,21 +377,6 @@ def _encode(
 
 def _join(sequences: list[list[int]]) -> list[int]:
     return list(chain.from_iterable(sequences))
-
-
-def _join_elements(
-    elements: Sequence[Sequence[int]], rows: Sequence[int], closing: list[int]
-) -> list[list[int]]:
-    """Ids of each row, of elements that follow one another; `rows` counts them."""
-    joined: list[list[int]] = []
-    at = 0
-    for num_elements in rows:
-        row: list[int] = []
-        for ids in elements[at : at + num_elements]:
-            row += ids
-        joined.append(row + closing if num_elements == 1 else row)
-        at += num_elements
-    return joined
 
 
 def _cut_lead(

@@ -29,7 +29,13 @@ PREFIX = "depcache_"
 MAX_ELEMENTS = 2**20
 """Most elements of one outline; a prompt of any model has fewer tokens."""
 
-_KEYS = ("message", "start", "lens", "rows", "parents", "merge", "lead")
+MAX_SEEING_ROWS = 4096
+"""Most rows of an outline whose rows see others."""
+
+MAX_SEEN = 2**17
+"""Most numbers that all these rows together may name."""
+
+_KEYS = ("message", "start", "lens", "rows", "parents", "merge", "lead", "sees")
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,9 @@ class Outline:
              A message of several texts is these one behind the other; the context lies in one
     lead     with `merge`: code points that all rows begin with, a separator such as "\\n". It is
              the system's, where the tokenizer keeps it apart: else it would be the one root of all
+    sees     for each row the other rows that it sees, with all that these see, whichever comes
+             first; () where none sees another. Rows that see each other are seen as one. Not with
+             `parents`; with `merge`, rows that see the same share their beginnings
 
     An element is encoded by itself, so its tokens depend on no neighbour. Raises PromptError when
     the numbers cut no text; `check_text` says whether they fit one.
@@ -60,6 +69,7 @@ class Outline:
     merge: bool = False
     message: int | None = None
     lead: int = 0
+    sees: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("lens", "rows", "parents"):
@@ -93,6 +103,9 @@ class Outline:
                 f"{len(self.lens)} lens: send one length for each element"
             )
         self._check_parents()
+        object.__setattr__(self, "sees", _read_sees(self.sees, len(self.rows)))
+        if self.sees and self.parents:
+            raise PromptError("sees of the outline cannot be combined with parents: leave out one")
 
     def _check_parents(self) -> None:
         if not self.parents:
@@ -173,6 +186,8 @@ class Outline:
             data["merge"] = True
         if self.lead:
             data["lead"] = self.lead
+        if self.sees:
+            data["sees"] = [list(seen) for seen in self.sees]
         return data
 
     def to_params(self, layout: str, template: str | None = None) -> dict[str, Any]:
@@ -215,22 +230,62 @@ def outline_schema(schema: dict[str, Any]) -> None:
             "parents": above,
             "merge": {"type": "boolean"},
             "lead": count,
+            "sees": {"type": "array", "items": {"type": "array", "items": count}},
         },
         "required": ["start", "lens", "rows"],
         "additionalProperties": False,
     }
 
 
-def _read_ints(values: Any, name: str) -> tuple[int, ...]:
+def _read_ints(values: Any, name: str, of: str = " of the outline") -> tuple[int, ...]:
     """A tuple of ints; cheap to refuse, since lists arrive from outside."""
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
-        raise PromptError(f"{name} of the outline is {shorten(values)}: send a list of ints")
+        raise PromptError(f"{name}{of} is {shorten(values)}: send a list of ints")
     if len(values) > MAX_ELEMENTS:
         raise PromptError(
-            f"{name} of the outline holds {len(values)} numbers, more than {MAX_ELEMENTS}: "
-            "send fewer rows"
+            f"{name}{of} holds {len(values)} numbers, more than {MAX_ELEMENTS}: send fewer rows"
         )
     if set(map(type, values)) - {int}:
         wrong = next(value for value in values if type(value) is not int)
-        raise PromptError(f"{shorten(wrong)} is among the {name} of the outline: send ints")
+        raise PromptError(f"{shorten(wrong)} is among the {name}{of}: send ints")
     return tuple(values)
+
+
+def _read_sees(values: Any, num_rows: int) -> tuple[tuple[int, ...], ...]:
+    """For each row the rows that it sees; () where none sees any."""
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+        raise PromptError(f"sees of the outline is {shorten(values)}: send a list for each row")
+    if not values:
+        return ()
+    if len(values) != num_rows:
+        raise PromptError(
+            f"the outline has {num_rows} rows, but sees has {len(values)} lists: send one list for "
+            "each row, or none at all"
+        )
+    if num_rows > MAX_SEEING_ROWS:
+        raise PromptError(
+            f"the outline has {num_rows} rows that may see others, more than {MAX_SEEING_ROWS}: "
+            "send fewer"
+        )
+    num_seen = 0
+    sees: list[tuple[int, ...]] = []
+    for row, value in enumerate(values):
+        seen = _read_ints(value, f"rows that row {row} of the outline sees", "")
+        num_seen += len(seen)
+        if num_seen > MAX_SEEN:
+            raise PromptError(
+                f"sees of the outline names more than {MAX_SEEN} rows: leave out what is seen "
+                "through another row"
+            )
+        if any(a >= b for a, b in pairwise(seen)):
+            raise PromptError(
+                f"row {row} of the outline sees {shorten(list(seen))}: name each row once, in "
+                "ascending order"
+            )
+        if seen and not (seen[0] >= 0 and seen[-1] < num_rows and row not in seen):
+            raise PromptError(
+                f"row {row} of the outline sees {shorten(list(seen))}: name other rows, from 0 to "
+                f"{num_rows - 1}"
+            )
+        sees.append(seen)
+    return tuple(sees) if num_seen else ()

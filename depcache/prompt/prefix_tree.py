@@ -3,23 +3,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+Context = tuple[list[int], list[int], list[int]]
+"""Tokens, and lengths and parents of the segments, in pre-order; parent -1 is a root."""
 
 
 class _Branch:
     """A run of tokens, kept as a span of a sequence that contains it: no copies on a split."""
 
-    __slots__ = ("children", "source", "start", "stop")
+    __slots__ = ("children", "number", "source", "start", "stop")
 
     def __init__(self, source: list[int], start: int, stop: int) -> None:
         self.source = source
         self.start = start
         self.stop = stop
         self.children: dict[int, _Branch] | None = None  # by first token; None is a leaf
+        self.number = -1  # of its segment
 
 
-def merge_sequences(sequences: Iterable[list[int]]) -> tuple[list[int], list[int], list[int]]:
-    """Tokens, lengths and parents of the segments, in pre-order.
+def merge_sequences(sequences: Iterable[list[int]]) -> Context:
+    """Returns tokens, lengths and parents of the segments, in pre-order.
 
     Equal leading tokens merge, so siblings start with different tokens; a sequence that is a
     prefix of another vanishes in it; a segment is maximal. Children come in the order of their
@@ -31,14 +35,37 @@ def merge_sequences(sequences: Iterable[list[int]]) -> tuple[list[int], list[int
     roots: dict[int, _Branch] = {}
     for sequence in sequences:
         _insert(roots, sequence)
+    return _number(roots)
 
+
+def merge_sequences_whole(sequences: Sequence[list[int]]) -> tuple[Context, list[int]]:
+    """The same, but where a sequence ends a segment ends; returns of each sequence its segment.
+
+    So a prefix of another sequence does not vanish in it: the rest of the other hangs below it.
+    """
+    roots: dict[int, _Branch] = {}
+    for sequence in sequences:
+        _insert(roots, sequence, cuts=True)
+    context = _number(roots)
+    ends: list[int] = []
+    for sequence in sequences:
+        node, i = roots[sequence[0]], 0
+        while (i := i + node.stop - node.start) < len(sequence):
+            assert node.children is not None
+            node = node.children[sequence[i]]
+        ends.append(node.number)
+    return context, ends
+
+
+def _number(roots: dict[int, _Branch]) -> Context:
+    """The segments, which learn their numbers."""
     tokens: list[int] = []
     lens: list[int] = []
     parents: list[int] = []
     stack = [(node, -1) for node in reversed(roots.values())]
     while stack:
         node, parent = stack.pop()
-        number = len(lens)
+        number = node.number = len(lens)
         tokens += node.source[node.start : node.stop]
         lens.append(node.stop - node.start)
         parents.append(parent)
@@ -47,7 +74,8 @@ def merge_sequences(sequences: Iterable[list[int]]) -> tuple[list[int], list[int
     return tokens, lens, parents
 
 
-def _insert(roots: dict[int, _Branch], sequence: list[int]) -> None:
+def _insert(roots: dict[int, _Branch], sequence: list[int], *, cuts: bool = False) -> None:
+    """Add a sequence. `cuts`: a segment ends where it ends, and where others have ended."""
     num_tokens = len(sequence)
     children = roots
     i = 0  # tokens of `sequence` already in the tree
@@ -59,9 +87,11 @@ def _insert(roots: dict[int, _Branch], sequence: list[int]) -> None:
         node_len = node.stop - node.start
         num_equal = _common_len(sequence, i, node.source, node.start, min(node_len, num_tokens - i))
         i += num_equal
-        if i == num_tokens:
+        if i == num_tokens and not (cuts and num_equal < node_len):
             return
         if num_equal == node_len:
+            if node.children is None and cuts:
+                node.children = {}
             if node.children is None:
                 # The leaf was a prefix of this sequence: it grows, and stays one segment.
                 node.source, node.start, node.stop = sequence, i - node_len, num_tokens
@@ -75,10 +105,9 @@ def _insert(roots: dict[int, _Branch], sequence: list[int]) -> None:
             lower = _Branch(node.source, middle, node.stop)
             lower.children = node.children
             node.stop = middle
-            node.children = {
-                node.source[middle]: lower,
-                sequence[i]: _Branch(sequence, i, num_tokens),
-            }
+            node.children = {node.source[middle]: lower}
+            if i < num_tokens:
+                node.children[sequence[i]] = _Branch(sequence, i, num_tokens)
             return
 
 

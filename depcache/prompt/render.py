@@ -172,10 +172,12 @@ def render_rows(
     separator: str = CHUNK_SEPARATOR,
     layout: Layout = "tree",
     recompute: float | Recompute | None = None,
+    sees: Iterable[Iterable[int]] = (),
 ) -> RenderedPrompt:
     """A chat request that asks `question` about texts, each a row that stands for itself.
 
     heading  goes before the texts, in the same message
+    sees     for each text, of which no two are equal, the others that it sees, ascending
 
     The rest and what is raised are as for `render_chunks`.
     """
@@ -183,7 +185,13 @@ def render_rows(
     _check_question(question)
     context, lens = join_chunks(texts, separator)
     messages = _messages(system, f"{heading}{context}{separator}Question: {question}")
-    outline = Outline(len(heading), lens, (1,) * len(lens), message=len(messages) - 1)
+    outline = Outline(
+        len(heading),
+        lens,
+        (1,) * len(lens),
+        message=len(messages) - 1,
+        sees=tuple(map(tuple, sees)),
+    )
     params = _fuse(outline.to_params(layout), recompute)
     return RenderedPrompt(messages, {"custom_params": params}, context)
 

@@ -5,7 +5,8 @@ They travel in SGLang's `sampling_params.custom_params` (the top-level `custom_p
 OpenAI routes). All keys start with "depcache_", other keys are none of ours. The forms:
 
     ids      next to `input_ids` in pre-order: system length, segment lengths, segment parents.
-             Version 2 allows segments with one parent that begin alike
+             Version 2 allows segments with one parent that begin alike, and roots that see
+             earlier segments
     outline  version 2, next to a text: which spans of it are context, and how they hang together.
              The text stands once, and a server without DepCache reads it as plain text
     text     version 1, next to a text that contains `template.flatten(paths)` exactly once: the
@@ -28,13 +29,21 @@ from depcache.errors import PromptError, explain_validation, shorten
 from depcache.prompt.forest import Forest, IntArray, find_twins
 from depcache.prompt.outline import PREFIX, Outline
 from depcache.prompt.template import get_template
-from depcache.prompt.wire_forms import FusableWire, Wire, WireIds, WireOutline, WireText
+from depcache.prompt.wire_forms import (
+    JOINS_ARE_EXACT,
+    FusableWire,
+    Wire,
+    WireIds,
+    WireOutline,
+    WireText,
+)
 
 SUPPORTED_VERSIONS = (1, 2)
 
 MAX_TOKEN_ID = 2**31 - 1
 
 _FORMS: dict[int, tuple[type[Wire], ...]] = {1: (WireIds, WireText), 2: (WireIds, WireOutline)}
+_ONLY_IN_2 = {"depcache_segment_joins"}
 
 
 def parse_wire(
@@ -65,6 +74,8 @@ def parse_wire(
         num_rows, name = len(wire.rows), "depcache_paths"
     elif isinstance(wire, WireOutline):
         num_rows, name = wire.outline.num_rows, "depcache_outline"
+        if wire.outline.sees and wire.recompute is not None:
+            raise PromptError(JOINS_ARE_EXACT)
     else:
         return wire
     if max_paths is not None and num_rows > max_paths:
@@ -99,9 +110,8 @@ def _read_form(params: dict[str, Any]) -> WireIds | WireText | WireOutline:
             f"{', '.join(map(str, SUPPORTED_VERSIONS))}"
         )
     shared = set((Wire if version == 1 else FusableWire).model_fields)
-    keys = {
-        form: set(form.model_fields) - set(FusableWire.model_fields) for form in _FORMS[version]
-    }
+    none_of = set(FusableWire.model_fields) | (_ONLY_IN_2 if version == 1 else set())
+    keys = {form: set(form.model_fields) - none_of for form in _FORMS[version]}
     known = shared.union(*keys.values())
     unknown = sorted(set(params) - known)
     if unknown:
@@ -138,6 +148,7 @@ def forest_from_wire(input_ids: Any, wire: WireIds) -> Forest:
         wire.depcache_system_len,
         wire.depcache_segment_lens,
         wire.depcache_segment_parents,
+        wire.joins,
     )
     twins = find_twins(tokens, forest) if wire.depcache_version == 1 else None
     if twins is not None:

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from depcache.errors import PromptError, explain_validation
+from depcache.errors import PromptError, explain_validation, shorten
 from depcache.prompt.layout import Layout
 from depcache.prompt.outline import PREFIX, Outline, outline_schema
 from depcache.prompt.paths import Path, read_paths
@@ -174,6 +174,11 @@ def _to_tuples(value: Any) -> Any:
     return tuple(map(_to_tuples, value)) if isinstance(value, list) else value
 
 
+JOINS_ARE_EXACT = (
+    "rows that see other rows came with depcache_see fused, which shows every computed token all "
+    "before it: leave out one of them"
+)
+
 FUSED_KEYS = set(FusableWire.model_fields) - set(Wire.model_fields)
 
 
@@ -189,6 +194,48 @@ class WireIds(FusableWire):
         description="Parent of each segment: the number of an earlier segment, or -1 for a root. "
         "In version 1 no two segments with one parent start with the same token."
     )
+    depcache_segment_joins: Annotated[list[TokenIds], FailFast()] = Field(
+        default_factory=list,
+        description="In version 2, roots that see other segments, as [root, seen, seen, ...]. "
+        "Roots ascend, and so do the segments that each sees: earlier ones, none of which follows "
+        "from another. What a seen segment sees is seen too, by the whole tree of the root.",
+        json_schema_extra={"items": {"type": "array", "minItems": 2, "items": {"type": "integer"}}},
+    )
+
+    @model_validator(mode="after")
+    def _check_joins(self) -> WireIds:
+        if self.depcache_segment_joins and self.depcache_version == 1:
+            raise PromptError("version 1 has no joins: send depcache_version 2")
+        if self.depcache_segment_joins and self.depcache_see == "fused":
+            raise PromptError(JOINS_ARE_EXACT)
+        _ = self.joins
+        return self
+
+    @cached_property
+    def joins(self) -> dict[int, list[int]]:
+        """What each joined root sees, as `Forest.make` takes it; that they fit it says that."""
+        joins: dict[int, list[int]] = {}
+        last: int | None = None
+        for join in self.depcache_segment_joins:
+            if len(join) < 2:
+                raise PromptError(
+                    f"{shorten(join)} is among depcache_segment_joins: send a root and at least "
+                    "one segment that it sees"
+                )
+            root, *seen = join
+            if last is not None and root <= last:
+                raise PromptError(
+                    f"depcache_segment_joins name root {shorten(root)} behind {shorten(last)}: "
+                    "name each root once, in ascending order"
+                )
+            joins[root], last = seen, root
+        return joins
+
+    def to_params(self) -> dict[str, Any]:
+        params = super().to_params()
+        if not self.depcache_segment_joins:
+            del params["depcache_segment_joins"]
+        return params
 
 
 class WireText(Wire):

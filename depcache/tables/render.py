@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write tables of a catalog into an OpenAI chat request, each as a row that stands for itself.
+"""Write tables of a catalog into an OpenAI chat request, each as a row that says what it sees.
 
-No table sees another one: a table's KV is decided by the system message and the table, so it is
-reused in every later prompt, whichever tables stand beside it and in whatever order. Against the
-flat prompt that is approximate twice. *Visibility*: a table does not see those before it.
-*Placement*: with layout `tree` every table begins right behind the system.
+A table's KV is decided by the system message, the table and the *set* of tables that it sees, so it
+is reused in every later prompt in which it sees the same, in whatever order. What is not in the
+prompt is never seen. Against the flat prompt that is approximate twice. *Visibility*: a table does
+not see all those before it. *Placement*: with layout `tree` a table begins right behind the system,
+or behind the deepest of what it sees.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, get_args
 
 from depcache.errors import PromptError, shorten
 from depcache.prompt.layout_names import Layout
@@ -18,6 +21,18 @@ from depcache.prompt.render import DEFAULT_TABLE_SYSTEM, RenderedPrompt, render_
 from depcache.tables.catalog import Catalog
 
 HEADING = "Tables:"
+
+Sees = Literal["nothing", "references", "component"]
+"""What a table sees beside the system and itself, always of the tables in the prompt alone:
+
+nothing     no other table
+references  those that it refers to, directly or not
+component   those that hang together with it, whichever way references lead, and stand before it
+"""
+
+SEES: tuple[Sees, ...] = get_args(Sees)
+
+DEFAULT_SEES: Sees = "references"
 
 
 @dataclass(frozen=True)
@@ -27,12 +42,14 @@ class RenderedTables(RenderedPrompt):
     tables    names of those in the prompt, in its order: what is referred to comes first
     added     those of them that were not asked for, but referred to
     left_out  tables that are referred to and are not in the prompt: unknown to the catalog, or
-              more than `max_tables`
+              more than there was room for
+    sees      what a table of the prompt sees
     """
 
     tables: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    sees: Sees = DEFAULT_SEES
 
 
 def render_tables(
@@ -41,8 +58,11 @@ def render_tables(
     question: str,
     *,
     system: str | None = DEFAULT_TABLE_SYSTEM,
+    sees: Sees = DEFAULT_SEES,
     close: bool = True,
     max_tables: int | None = None,
+    max_tokens: int | None = None,
+    count_tokens: Callable[[str], int] | None = None,
     layout: Layout = "tree",
 ) -> RenderedTables:
     """A chat request that asks `question` about tables of a catalog.
@@ -50,26 +70,51 @@ def render_tables(
     names       in any order and any case, each once or more; None for all of the catalog
     question    goes behind them
     system      the system message; None or "" for no system message
+    sees        what a table sees beside itself, see `Sees`
     close       add the tables that the wanted ones refer to, directly or not: SQL needs them to
-                join, and the prompt then shares them with others
+                join, and each table then sees the same in every prompt
     max_tables  where `close` would make more of them, none is added; what was asked for stays
+    max_tokens  the same where their texts would have more tokens; counted by `count_tokens`
     layout      position layout of the request
 
     Raises PromptError for a name that is not in the catalog, no names, or an unusable question.
     """
+    if sees not in SEES:
+        raise PromptError(f"sees is {shorten(sees)}: use one of {', '.join(SEES)}")
     wanted = catalog.names if names is None else _read_names(names)
     wanted = {catalog.find(name) for name in wanted}
     if not wanted:
         raise PromptError("there are no tables: name at least one, or send a plain prompt")
-    if max_tables is not None and (type(max_tables) is not int or max_tables < 1):
-        raise PromptError(f"max_tables is {shorten(max_tables)}: send a number from 1 on, or None")
+    for what, most in (("max_tables", max_tables), ("max_tokens", max_tokens)):
+        if most is not None and (type(most) is not int or most < 1):
+            raise PromptError(f"{what} is {shorten(most)}: send a number from 1 on, or None")
+    if max_tokens is not None and count_tokens is None:
+        raise PromptError("max_tokens came without count_tokens: send what counts a text's tokens")
     references = catalog.references
-    closed = references.closure(wanted)
-    has_room = max_tables is None or len(closed) <= max_tables
-    tables = closed if close and has_room else references.sort(wanted)
+    tables = references.sort(wanted)
+    if close:
+        closed = references.closure(wanted)
+        has_room = max_tables is None or len(closed) <= max_tables
+        if has_room and max_tokens is not None and count_tokens is not None:
+            has_room = sum(count_tokens(catalog[name].text) for name in closed) <= max_tokens
+        tables = closed if has_room else tables
     known = {target for name in tables for target in catalog[name].references}
-    texts = [catalog[name].text for name in tables]
-    prompt = render_rows(texts, question, heading=HEADING, system=system, layout=layout)
+    # Two tables may be written alike, say of two schemas: they are one row.
+    texts = dict.fromkeys(catalog[name].text for name in tables)
+    row_of = {text: row for row, text in enumerate(texts)}
+    seen: list[set[int]] = [set() for _ in texts]
+    for name, others in _see(catalog, tables, sees).items():
+        row = row_of[catalog[name].text]
+        seen[row].update(row_of[catalog[other].text] for other in others)
+        seen[row].discard(row)
+    prompt = render_rows(
+        texts,
+        question,
+        heading=HEADING,
+        system=system,
+        layout=layout,
+        sees=[sorted(rows) for rows in seen],
+    )
     return RenderedTables(
         prompt.messages,
         prompt.extra_body,
@@ -77,7 +122,23 @@ def render_tables(
         tables=tables,
         added=tuple(name for name in tables if name not in wanted),
         left_out=tuple(sorted(known.difference(tables))),
+        sees=sees,
     )
+
+
+def _see(catalog: Catalog, tables: tuple[str, ...], sees: Sees) -> dict[str, list[str]]:
+    """Returns what each table sees, where it sees others; what these see may be left out."""
+    here = set(tables)
+    if sees == "references":
+        # Also through a table that is not here, which is then named by nobody.
+        closures = {name: catalog.references.closure([name]) for name in tables}
+        return {name: [other for other in closures[name] if other in here] for name in tables}
+    found: dict[str, list[str]] = {}
+    if sees == "component":
+        for component in catalog.references.components:
+            chain = [name for name in component if name in here]
+            found |= {below: [above] for above, below in pairwise(chain)}
+    return found
 
 
 def _read_names(names: Iterable[str]) -> list[str]:

@@ -165,7 +165,8 @@ def _invalidate(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
     after = _cached_tokens(cache)
     gone = {tier: before[tier] - after[tier] for tier in before}
     if cache.disk is not None:
-        gone[DISK] += cache.disk.found.forget([table.path(leaf) for leaf in leaves], tenant)
+        paths = [table.path(leaf) for leaf in leaves]
+        gone[DISK] += cache.disk.found.forget(paths, tenant, table.behind.values())
     return {"tokens": gone, "in_use": num_kept}
 
 

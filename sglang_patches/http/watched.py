@@ -62,7 +62,8 @@ class Noted:
     def forest(self) -> Forest:
         """The structure of the prompt."""
         lens, parents = (to_tokens(self.trace[name]) for name in ("lens", "parents"))
-        return Forest.make(self.num_tokens, self.trace["system_len"], lens, parents)
+        system_len, joins = self.trace["system_len"], self.trace["joins"]
+        return Forest.make(self.num_tokens, system_len, lens, parents, joins)
 
 
 class Session:

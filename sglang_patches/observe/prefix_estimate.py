@@ -87,10 +87,10 @@ class PrefixEstimate:
         found = match_segments(tree, root, table)
         _use(tree, found.nodes)
         ends: list[Node] = []
-        for start, stop, parent, placed in zip(
-            table.starts, table.stops, table.parents, table.placed, strict=True
+        for segment, (start, stop, parent, placed) in enumerate(
+            zip(table.starts, table.stops, table.parents, table.placed, strict=True)
         ):
-            above = root if parent < 0 else ends[parent]
+            above = table.root_of(tree, root, segment) if parent < 0 else ends[parent]
             key = table.key[start * TOKEN_BYTES : stop * TOKEN_BYTES]
             ends.append(tree.insert(above, key, np.zeros(stop - start, np.int64), placed).node)
         num_seen = sum(found.matched)

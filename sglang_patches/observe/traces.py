@@ -44,6 +44,7 @@ def make_trace(state: RequestState) -> dict[str, Any]:
 
     tokens   int32 (num_tokens,) in pre-order
     lens, parents  int32 (num_segments,) as on the wire
+    joins    joined root -> the segments that it sees
     sources  int32 (num_segments, 4) tokens shared, shifted, loaded and missed; the system is in
              front if there is one
     done_s   `time.perf_counter`, the same in all processes of a machine, when all was computed
@@ -55,6 +56,7 @@ def make_trace(state: RequestState) -> dict[str, Any]:
         "system_len": structure.system_len,
         "lens": to_key(structure.lens),
         "parents": to_key(structure.parents),
+        "joins": dict(structure.joins),
         "sources": to_key(state.plan.rows.by_segment(state.table)),
         "tenant": state.namespace.tenant,
         "done_s": time.perf_counter(),

@@ -52,6 +52,9 @@ its trees."""
 DIFFERS = "depcache_differs"
 """Attribute of a request that `prepare` has seen: in what it differs from its flat text."""
 
+SEEING_ROWS = "depcache_seeing_rows"
+"""Attribute of a request whose rows say what they see, each a segment of its own: their number."""
+
 _IS_READY = "depcache_is_ready"  # attribute of a request that `prepare` has seen
 
 
@@ -165,6 +168,8 @@ def _prepare(obj: Any, manager: Any) -> None:
         prompt = _convert_text(obj, wire, manager.tokenizer)
         tokens, forest = read_input_ids(obj.input_ids), prompt.forest
         is_merged = prompt.num_tokens < prompt.num_flat_tokens
+        if isinstance(wire, WireOutline) and wire.outline.sees and not wire.outline.merge:
+            setattr(obj, SEEING_ROWS, wire.outline.num_rows)
     _refuse_many_tokens(len(tokens), max_tokens)
     _validate_ids(obj, tokens, forest, wire.layout, manager.model_config)
     behind = read_behind(wire, tokens, forest, manager)
@@ -287,8 +292,8 @@ def _refuse_long(obj: Any, max_tokens: int) -> None:
     if isinstance(paths, str):
         refuse_long_text(paths, max_tokens, "depcache_paths")
     refuse_long_text(texts_behind(params.get("depcache_behind")), max_tokens, "depcache_behind")
-    segments = params.get("depcache_segment_lens"), params.get("depcache_segment_parents")
-    for given in (obj.input_ids, *segments):
+    names = ("lens", "parents", "joins")
+    for given in (obj.input_ids, *(params.get(f"depcache_segment_{name}") for name in names)):
         if isinstance(given, list):
             _refuse_many_tokens(len(given), max_tokens)
 

@@ -33,4 +33,6 @@ def _size(value: Any) -> int:
     """The size of whatever a client sends; what is no text and no list is refused at a glance."""
     if isinstance(value, Mapping):  # an outline
         return sum(map(_size, value.values()))
+    if isinstance(value, list) and value and isinstance(value[0], list):  # who sees whom
+        return len(value) + sum(len(each) for each in value if isinstance(each, list))
     return len(value) if isinstance(value, str | list | tuple) else 0

@@ -18,6 +18,7 @@ from depcache.plan import (
     ContextInsertion,
     PatchInsertion,
     RequestPlan,
+    RowKind,
     SegmentTable,
     TailInsertion,
 )
@@ -32,6 +33,9 @@ from sglang_patches.requests.scoring import CHOSEN, SCORING, Scores, set_apart, 
 from sglang_patches.requests.tenants import Namespace
 
 ATTRIBUTE = "depcache"
+
+CACHED_SEGMENTS = "cached_segments"
+"""Where a report has how many segments are cached as a whole, between the two processes."""
 
 SOURCES = ("shared", "shifted", "loaded", "missed", "recomputed", "plain")
 """Counts of a report that add up to the prompt. `tail` counts those of `plain` that were cached."""
@@ -223,6 +227,12 @@ class RequestState:
         if self.scores is not None and req.customized_info is not None:
             [report] = req.customized_info[ATTRIBUTE]
             report[CHOSEN] = self.scores.chosen()
+
+    def count_cached_segments(self) -> int:
+        """Segments of the context none of whose tokens is computed."""
+        assert self.plan is not None
+        missed = self.plan.rows.by_segment(self.table)[:, RowKind.MISSED]
+        return int((missed[min(self.structure.system_len, 1) :] == 0).sum())
 
     def report(self) -> dict[str, Any]:
         """The reply's `metadata.depcache`: how many tokens came from where."""

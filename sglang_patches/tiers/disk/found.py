@@ -84,15 +84,21 @@ class FoundValues:
             return True
         return False
 
-    def forget(self, starts: Iterable[bytes], tenant: str | None = None) -> int:
+    def forget(
+        self, starts: Iterable[bytes], tenant: str | None = None, behind: Iterable[bytes] = ()
+    ) -> int:
         """Delete values by the paths they belong to; their tokens.
 
         starts  raw tokens of paths; all that begins with one of them is meant
         tenant  whose values; None for everyone's
+        behind  what joined trees of these paths are computed behind, see `Root.behind`
         """
         wanted = set(starts)
         sizes = sorted({len(start) for start in wanted})
-        only = {self._digest(Namespace(tenant, layout)) for layout in LAYOUTS}
+        roots = [(), *((each,) for each in behind)]
+        only = {
+            self._digest(Namespace(tenant, layout), *root) for layout in LAYOUTS for root in roots
+        }
         num_tokens = 0
         for digest in list(self._unclaimed):
             if tenant is not None and digest not in only:

@@ -220,6 +220,8 @@ def test_ask_names_the_tables_before_the_server_is_away(call, catalog: Path) -> 
     arguments = ["--tables", catalog, "--server", "127.0.0.1:9"]
     code, out, err = call("ask", "Q?", "--table", "album", *arguments)
     assert code == 3 and out == "tables: artist, album\n" and err.count("\n") == 1
+    code, out, err = call("ask", "Q?", "--table", "album", "--sees", "all", *arguments)
+    assert (code, out) == (2, "") and "nothing, references, component" in err
     code, out, err = call("ask", "Q?", "--table", "albun", *arguments)
     assert (code, out) == (2, "") and "'album'" in err
 

@@ -77,6 +77,8 @@ def test_ask_tables_sends_the_rendered_prompt(client, server):
         **rendered.extra_body,
     }
     assert reply.depcache == ReuseReport(**REPORT)
+    client.ask_tables(catalog, ["album"], "How many?", sees="nothing")
+    assert "sees" not in server.body["custom_params"]["depcache_outline"]
     client.ask_tables(catalog, None, "How many?", close=False, system=None, stream=True).finish()
     assert server.body["messages"] == rendered.messages[1:] and server.body["stream"]
 

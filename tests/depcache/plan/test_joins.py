@@ -340,3 +340,32 @@ def test_keys_are_equal_where_the_same_is_seen_and_nowhere_else(one: tuple, othe
     for a, key_a in keys[0].items():
         for b, key_b in keys[1].items():
             assert (key_a == key_b) == (meaning(one, a) == meaning(other, b))
+
+
+def test_keys_of_many_random_worlds_part_them_as_their_meanings_do() -> None:
+    """Every pair of some thousand is judged: equal keys are those of equal meanings."""
+    rng = random.Random(5)
+    meaning_of: dict[bytes, object] = {}
+    key_of: dict[object, bytes] = {}
+    num_keys = 0
+    while num_keys < 3000:
+        num_trees = rng.randint(2, 5)
+        ways = [
+            to_key(np.array([rng.randrange(3) for _ in range(rng.randint(1, 2))]))
+            for _ in range(num_trees)
+        ]
+        joins = [
+            (root, sorted(rng.sample(range(root), rng.randint(1, min(root, 3)))))
+            for root in range(1, num_trees)
+            if rng.random() < 0.7
+        ]
+        system = to_key(np.array([rng.randrange(2) for _ in range(rng.randrange(2))], np.int64))
+        world = system, ways, list(range(num_trees)), joins
+        if not is_unique(world):
+            continue
+        for root, key in make_join_keys(system, ways.__getitem__, world[2], joins).items():
+            num_keys += 1
+            told = meaning(world, root)
+            assert meaning_of.setdefault(key, told) == told
+            assert key_of.setdefault(told, key) == key
+    assert 10**5 < num_keys**2 / 2 and 300 < len(key_of) < num_keys

@@ -65,6 +65,39 @@ def test_rows_that_merge_become_trees_below_one_lead():
     assert prompt.to_wire()[1]["depcache_version"] == 1
 
 
+def test_rows_see_rows_and_the_prompt_comes_back_from_the_wire():
+    text = "Facts:\nabcdeWho?"
+    outline = Outline(7, (1,) * 5, (1,) * 5, sees=((), (), (0, 1), (2,), (4,)[:0]))
+    prompt = DepPrompt.from_outline(text, outline, tokenizer=encode)
+    assert Outline.from_json(outline.to_json()) == outline
+    # "d" stands below "c", which is joined to "a" and "b" and comes behind all that is joined
+    # to nothing.
+    assert to_text(prompt.tokens) == "Facts:\nabecdWho?"
+    assert prompt.forest.structure.joins == ((3, (0, 1)),)
+    ids, params = prompt.to_wire()
+    assert params["depcache_version"] == 2
+    assert params["depcache_segment_joins"] == [[3, 0, 1]]
+    again = DepPrompt.from_wire(ids, params)
+    assert again.to_wire() == (ids, params)
+    assert again.num_flat_tokens == prompt.num_flat_tokens
+    assert (again.compute_attention_mask() == prompt.compute_attention_mask()).all()
+    # The set decides where a joined row sits, and the order of rows does not.
+    assert prompt.positions.tolist() == [*range(7), 7, 7, 7, 8, 9, 10, 11, 12, 13]
+
+
+def test_rows_that_see_nothing_are_as_without_sees():
+    outline = Outline(7, (1,) * 3, (1,) * 3, sees=((), (), ()))
+    assert outline == Outline(7, (1,) * 3, (1,) * 3)
+
+
+def test_rows_that_see_the_same_share_their_beginnings_where_they_merge():
+    text = "Facts:|abx|aby|acz?"
+    outline = Outline(6, (4, 4, 4), (1, 1, 1), merge=True, lead=1, sees=((), (), (0, 1)))
+    prompt = DepPrompt.from_outline(text, outline, tokenizer=encode)
+    assert to_text(prompt.tokens) == "Facts:|abxyacz?"
+    assert prompt.forest.structure.joins == ((3, (1, 2)),)
+
+
 def test_the_outline_form_is_read():
     data = {"message": 0, "start": 2, "lens": [3, 4, 5], "rows": [2, 1]}
     params = {"depcache_version": 2, "depcache_layout": "tree", "depcache_outline": data}

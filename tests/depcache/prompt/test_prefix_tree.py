@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from depcache.prompt.forest import Forest
-from depcache.prompt.prefix_tree import merge_sequences
+from depcache.prompt.prefix_tree import merge_sequences, merge_sequences_whole
 from tests.depcache.prompt.make import merge_sequences_ref, read_segments
 
 # Few different tokens and long runs: many merges, splits and prefixes of each other.
@@ -58,3 +60,21 @@ def test_long_sequences_that_part_late_take_no_quadratic_time():
     sequences = [[*base[: 50_000 - 100 * i], -1] for i in range(100)]
     _, lens, _ = merge_sequences([base, *sequences])
     assert len(lens) == 199  # the first one only grows `base`
+
+
+@given(SEQUENCES.filter(len))
+def test_whole_sequences_end_where_segments_end(sequences):
+    (tokens, lens, parents), ends = merge_sequences_whole(sequences)
+    stops = list(accumulate(lens))
+    for sequence, end in zip(sequences, ends, strict=True):
+        way: list[int] = []
+        while end >= 0:
+            way = tokens[stops[end] - lens[end] : stops[end]] + way
+            end = parents[end]
+        assert way == sequence
+    # Only the ends cut more than they must: the ways are those of a merged tree.
+    merged = {before + run for before, run in merge(sequences)}
+    forest = Forest.make(len(tokens) + 1, 0, lens, parents)
+    assert {before + run for before, run in read_segments(forest, tokens)} == merged | {
+        tuple(sequence) for sequence in sequences
+    }

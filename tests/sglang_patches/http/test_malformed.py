@@ -27,6 +27,15 @@ def ids_form(**changes: Any) -> dict[str, Any]:
     return {key: value for key, value in {**good, **changes}.items() if value is not ...}
 
 
+def joined(*joins: Any, **changes: Any) -> dict[str, Any]:
+    return ids_form(
+        depcache_version=2,
+        depcache_segment_joins=list(joins),
+        depcache_segment_parents=[-1, -1, -1, -1],
+        **changes,
+    )
+
+
 def text_form(paths: Any, **changes: Any) -> dict[str, Any]:
     paths = paths if isinstance(paths, str) else json.dumps(paths)
     return {"depcache_version": 1, "depcache_paths": paths, **changes}
@@ -92,6 +101,49 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "huge parent": with_ids(ids_form(depcache_segment_parents=[-1, 10**18, 0, -1])),
     "parents of text": with_ids(ids_form(depcache_segment_parents=["-1", 0, 0, -1])),
     "siblings that start alike": with_ids(ids_form(), [*range(10, 17), 50, 51, 50, 52, *TOKENS]),
+    "joins in version 1": with_ids({**joined([3, 1]), "depcache_version": 1}),
+    "joins null": with_ids({**joined(), "depcache_segment_joins": None}),
+    "joins as object": with_ids({**joined(), "depcache_segment_joins": {"3": [1]}}),
+    "joins as text": with_ids({**joined(), "depcache_segment_joins": "[[3, 1]]"}),
+    "joins of ints": with_ids(joined(3, 1)),
+    "joins of text": with_ids(joined("3")),
+    "joins of null": with_ids(joined(None)),
+    "a join of floats": with_ids(joined([3.0, 1])),
+    "a join of bools": with_ids(joined([3, True])),
+    "a join of text": with_ids(joined(["3", "1"])),
+    "a nested join": with_ids(joined([3, [1]])),
+    "a deeply nested join": with_ids(joined(deep(200))),
+    "an empty join": with_ids(joined([])),
+    "a join of nothing": with_ids(joined([3])),
+    "a join twice": with_ids(joined([2, 0], [2, 1])),
+    "joins in no order": with_ids(joined([3, 0], [2, 1])),
+    "a join of itself": with_ids(joined([3, 3])),
+    "a join of a later segment": with_ids(joined([1, 0, 2])),
+    "a join of an unknown segment": with_ids(joined([3, 7])),
+    "a join of a negative segment": with_ids(joined([3, -1])),
+    "a join of the same twice": with_ids(joined([3, 1, 1])),
+    "a join in no order": with_ids(joined([3, 2, 1])),
+    "a join of what another one sees": with_ids(joined([2, 0, 1], [3, 1, 2])),
+    "a join of what is above another": with_ids(
+        {**joined([3, 0, 1]), "depcache_segment_parents": [-1, 0, 0, -1]}
+    ),
+    "a join of no root": with_ids({**joined([2, 0]), "depcache_segment_parents": [-1, -1, 1, -1]}),
+    "a join of an unknown root": with_ids(joined([9, 0])),
+    "a join of a negative root": with_ids(joined([-1, 0])),
+    "a join of a huge root": with_ids(joined([10**30, 0])),
+    "a join of a huge segment": with_ids(joined([3, 10**30])),
+    "a join of too many": with_ids(
+        joined(
+            [5000, *range(4999)],
+            depcache_segment_lens=[1] * 5001,
+        )
+        | {"depcache_segment_parents": [-1] * 5001},
+        [10] * 6000,
+    ),
+    "a million joins": with_ids(joined(*[[3, 1]] * 10**6)),
+    "joins of a fused request": with_ids(
+        {**joined([3, 1]), "depcache_layout": "sequential", "depcache_see": "fused"}
+    ),
     "both forms": with_ids({**ids_form(), **text_form([["a", "b"]])}),
     "neither form": with_ids({"depcache_version": 1}),
     "no prompt": {"sampling_params": {"custom_params": ids_form()}},
@@ -198,12 +250,13 @@ JSON = st.recursive(
 )
 ALMOST_INTS = st.lists(st.integers(-2, 6), max_size=8) | JSON
 FUZZED = st.fixed_dictionaries(
-    {"depcache_version": st.just(1)},
+    {"depcache_version": st.sampled_from([1, 2])},
     optional={
         "depcache_layout": st.sampled_from(["tree", "staggered", "sequential"]) | JSON,
         "depcache_system_len": st.integers(-1, 32) | JSON,
         "depcache_segment_lens": ALMOST_INTS,
         "depcache_segment_parents": ALMOST_INTS,
+        "depcache_segment_joins": st.lists(ALMOST_INTS, max_size=3) | JSON,
         "depcache_paths": st.text(max_size=20) | JSON,
         "depcache_template": JSON,
     },

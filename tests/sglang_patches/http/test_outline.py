@@ -162,6 +162,47 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "half a character": ({"lens": [1, 2, 3, 0.5]}, "0.5 is among the lens"),
     "twice": ({"rows": [4, 4]}, "have 8 elements"),
     "another key": ({"spans": []}, "'spans' is no key of the outline"),
+    "sees and parents": (
+        {"sees": [[], [0], [], []], "parents": [-1, 0, 0, 0]},
+        "cannot be combined with parents",
+    ),
+    **{
+        f"sees is {value!r}": ({"sees": value}, sentence)
+        for value, sentence in (
+            (None, "sees of the outline is None"),
+            (3, "sees of the outline is 3"),
+            ("[[0]]", "sees of the outline is '[[0]]'"),
+            ({"1": [0]}, "sees of the outline is {'1': [0]}"),
+            ([0, 1, 2, 3], "rows that row 0 of the outline sees is 0"),
+            ([[], [0]], "has 4 rows, but sees has 2 lists"),
+            ([[], [0], [], [], []], "has 4 rows, but sees has 5 lists"),
+            ([[], None, [], []], "rows that row 1 of the outline sees is None"),
+            ([[], "0", [], []], "rows that row 1 of the outline sees is '0'"),
+            ([[], ["0"], [], []], "'0' is among the rows that row 1"),
+            ([[], [0.0], [], []], "0.0 is among the rows that row 1"),
+            ([[], [True], [], []], "True is among the rows that row 1"),
+            ([[], [None], [], []], "None is among the rows that row 1"),
+            ([[], [[0]], [], []], "[0] is among the rows that row 1"),
+            ([[], [1], [], []], "row 1 of the outline sees [1]"),
+            ([[], [4], [], []], "row 1 of the outline sees [4]"),
+            ([[], [-1], [], []], "row 1 of the outline sees [-1]"),
+            ([[], [10**30], [], []], "row 1 of the outline sees"),
+            ([[], [0, 0], [], []], "once, in ascending order"),
+            ([[], [2, 0], [], []], "once, in ascending order"),
+        )
+    },
+    "too many seeing rows": (
+        {"lens": [1] * 5000, "rows": [1] * 5000, "sees": [[1], *[[0]] * 4999]},
+        "5000 rows that may see others",
+    ),
+    "too many seen rows": (
+        {
+            "lens": [1] * 600,
+            "rows": [1] * 600,
+            "sees": [[], *(list(range(row)) for row in range(1, 600))],
+        },
+        "names more than 131072 rows",
+    ),
 }
 
 
@@ -172,7 +213,7 @@ def test_a_bad_outline_is_refused_with_the_reason(served, name: str, route: str)
     body = ask(fresh_rows())
     body["custom_params"]["depcache_outline"].update(changes)
     response = served.post(route, body)
-    assert response.status_code == 400
+    assert response.status_code == 400, response.text
     assert sentence in response.json()["message"]
     assert len(response.json()["message"]) < 400
 

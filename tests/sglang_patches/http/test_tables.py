@@ -10,6 +10,7 @@ import pytest
 import depcache
 from depcache.prompt.render import render_rows
 from depcache.tables import Catalog, Table, render_tables
+from tests.sglang_patches.conftest import ADMIN_KEY
 
 pytestmark = pytest.mark.sglang
 
@@ -32,6 +33,13 @@ def client(served):
         yield client
 
 
+@pytest.fixture
+def admin(served):
+    url = str(served.client.base_url)
+    with depcache.Client(url, ADMIN_KEY, http_client=served.client) as client:
+        yield client
+
+
 def test_tables_in_another_order_are_all_reused(client) -> None:
     catalog = fresh_catalog()
     cold = client.ask_tables(catalog, ["track", "artist"], "How many tracks?", max_tokens=4)
@@ -39,20 +47,72 @@ def test_tables_in_another_order_are_all_reused(client) -> None:
     assert cold.depcache.missed > 0 and again.depcache.missed == 0
     assert again.depcache.shared == again.depcache.context_tokens == cold.depcache.context_tokens
     assert cold.depcache.differs == ("visibility", "placement")
+    assert cold.depcache.tables == {"found": 4, "cached": 0}
+    assert again.depcache.tables == {"found": 4, "cached": 4}
 
 
-def test_a_table_is_reused_whichever_stand_beside_it(client) -> None:
+def test_a_table_that_sees_nothing_is_reused_whichever_stand_beside_it(client) -> None:
     catalog = fresh_catalog()
-    client.ask_tables(catalog, ["genre"], "Which?", max_tokens=4)
-    client.ask_tables(catalog, ["track"], "Which?", close=False, max_tokens=4)
-    client.ask_tables(catalog, ["album"], "Which?", max_tokens=4)
-    all_of_them = client.ask_tables(catalog, ["track"], "Which?", max_tokens=4)
-    assert all_of_them.depcache.missed == 0
+    fields = {"max_tokens": 4, "sees": "nothing"}
+    client.ask_tables(catalog, ["genre"], "Which?", **fields)
+    client.ask_tables(catalog, ["track"], "Which?", close=False, **fields)
+    client.ask_tables(catalog, ["album"], "Which?", **fields)
+    all_of_them = client.ask_tables(catalog, ["track"], "Which?", **fields).depcache
+    assert all_of_them.missed == 0 and all_of_them.tables is None
+
+
+def test_a_table_is_reused_where_it_sees_the_same(client) -> None:
+    catalog = fresh_catalog()
+    client.ask_tables(catalog, ["track"], "Which?", max_tokens=4)
+    for names in (["album"], ["genre", "artist"], ["track", "genre"]):
+        found = client.ask_tables(catalog, names, "Which?", max_tokens=4).depcache
+        assert found.missed == 0
+        assert found.tables is None or found.tables["cached"] == found.tables["found"]
+    # Without what it refers to it is another table; what does not see it is not.
+    alone = client.ask_tables(catalog, ["genre", "track"], "Which?", close=False, max_tokens=4)
+    assert alone.depcache.missed > 0 and alone.depcache.tables == {"found": 2, "cached": 1}
+
+
+def test_a_table_sees_all_before_it_in_its_component(client) -> None:
+    catalog = fresh_catalog()
+    one = client.ask_tables(catalog, ["track"], "Which?", sees="component", max_tokens=4)
+    other = client.ask_tables(catalog, ["track"], "Which?", max_tokens=4)
+    assert one.depcache.tables == {"found": 4, "cached": 0}
+    # The first, and what is below it alone, see the same either way; genre and track do not.
+    assert other.depcache.tables == {"found": 4, "cached": 2}
+    again = client.ask_tables(catalog, None, "And now?", sees="component", max_tokens=4)
+    assert again.depcache.missed == 0
+
+
+def test_a_join_is_reused_after_what_it_sees_is_gone(served, client, admin) -> None:
+    catalog = fresh_catalog()
+    cold = client.ask_tables(catalog, ["track"], "Which?", max_tokens=8)
+    gone = admin.invalidate(render_tables(catalog, ["genre"], "Which?"))
+    assert gone["tokens"]["device"] > 0 and gone["in_use"] == 0
+    warm = client.ask_tables(catalog, ["track"], "Which?", max_tokens=8)
+    assert warm.depcache.tables == {"found": 4, "cached": 3}
+    assert warm.text == cold.text
+    cache = served.client.get("/depcache/status").json()["cache"]
+    assert cache["free_tokens"] + cache["cached_tokens"] == cache["capacity_tokens"]
+
+
+def test_all_routes_read_joins(client, admin) -> None:
+    catalog = fresh_catalog()
+    prompt = render_tables(catalog, ["track"], "Which?")
+    cold = client.explain(prompt)
+    assert [row["parent"] for row in cold["table"]] == [-1, 0, -1, -1]
+    client.chat(prompt.messages, max_tokens=1, **prompt.extra_body)
+    warm = client.explain(prompt)
+    assert cold["missed"] > 0 and warm["missed"] == 0
+    gone = admin.invalidate(prompt)
+    assert gone["in_use"] == 0
+    # All that is theirs: what other tables begin with is theirs as well.
+    assert client.explain(prompt)["missed"] == cold["missed"]
 
 
 def test_tables_are_reused_wherever_they_stand_in_the_text(client) -> None:
     catalog = fresh_catalog()
-    prompt = render_tables(catalog, None, "Which?")
+    prompt = render_tables(catalog, None, "Which?", sees="nothing")
     first = client.chat(prompt.messages, max_tokens=4, **prompt.extra_body).depcache
     # Their texts the other way round, as a program without a catalog may write them.
     turned = render_rows(

@@ -32,6 +32,7 @@ def make_noted(first: int = 10, num_task: int = 1) -> tuple[dict[str, Any], dict
         "system_len": 2,
         "lens": to_key(np.array([3, 1])),
         "parents": to_key(np.array([-1, 0])),
+        "joins": {},
         "sources": to_key(sources),
         "tenant": None,
         "done_s": 12.5,

@@ -21,8 +21,8 @@ from tests.sglang_patches.tiers.disk.make import MANY, MARK, ROWS, store_all
 
 pytestmark = pytest.mark.sglang
 
-Value = tuple[Namespace, list[int], int]
-"""(namespace, path, own tokens)"""
+Value = tuple[Namespace, list[int], int] | tuple[Namespace, list[int], int, bytes]
+"""(namespace, path, own tokens), of a joined tree with what it is computed behind"""
 
 EVERYONE, TENANT = Namespace(None), Namespace("salt")
 
@@ -44,9 +44,12 @@ def restart(folder: Path, values: list[Value]) -> tuple[KVTree, FoundValues, Dis
     """A tree on a folder in which another process has left `values`."""
     tier = DiskTier(MARK, folder, MANY)
     nodes = []
-    for namespace, path, num_own in values:
+    for namespace, path, num_own, *behind in values:
         entry = Entry(
-            digest_of(namespace), np.array(path, "<i4").tobytes(), num_own, len(path) - num_own
+            digest_of(namespace, *behind),
+            np.array(path, "<i4").tobytes(),
+            num_own,
+            len(path) - num_own,
         )
         nodes.append((entry, np.zeros((num_own, ROWS.num_bytes), np.uint8)))
     store_all(tier, nodes)
@@ -122,4 +125,15 @@ def test_what_begins_with_a_path_is_forgotten_for_one_tenant_or_for_all(
     starts = [np.array([1], "<i4").tobytes()]
     assert found.forget(starts, tenant) == num_tokens
     assert found.num_values == 4 - {3: 2, 2: 1, 0: 0}[num_tokens]
+    tier.close()
+
+
+def test_a_joined_tree_of_a_tenant_is_forgotten_by_what_it_is_behind(tmp_path: Path) -> None:
+    _, found, tier = restart(
+        tmp_path, [(TENANT, [1, 2], 2, b"seen"), (TENANT, [1, 2], 2, b"other"), (TENANT, [5], 1)]
+    )
+    starts = [np.array([1], "<i4").tobytes()]
+    assert found.forget(starts, "salt") == 0
+    assert found.forget(starts, "salt", [b"seen"]) == 2
+    assert found.num_values == 2
     tier.close()
