@@ -16,7 +16,7 @@ from eval.workloads.unseen import UNSEEN, load_unseen
 
 SETS = (DEMO, "metaqa_1hop", "metaqa_2hop", "metaqa_3hop", "2wiki")
 UNSEEN_SETS = tuple(load_unseen())
-"""Of relations that no model was trained on; they are in this repository, as the demo is."""
+"""Sets of relations that no model was trained on; they are in this repository, as the demo is."""
 
 HOPS = {DEMO: 3} | {name: 3 for name in (*SETS, *UNSEEN_SETS) if name.endswith("_3hop")}
 """Edges of the longest path; 2 for the others."""

@@ -63,7 +63,7 @@ def draw_relations(
         for _ in range(rng.randint(*_NUM_LEAVING)):
             words, word, texts = _draw_wording(rng, kind, other := rng.choice(kinds))
             name = spelling(words)
-            # Of two relations with the same word, a question would not say which it means.
+            # A question about two relations with the same word would not say which it means.
             if word in used or not forbidden.isdisjoint((name, " ".join(words))):
                 continue
             used.add(word)
@@ -128,7 +128,7 @@ def verb_forms(base: str) -> dict[str, str]:
     third = re.sub(r"(s|x|z|sh|ch|o)$", r"\1e", base)
     third = re.sub(r"(?<![aeiou])y$", "ie", third)
     stem = re.sub(r"(?<![aeiou])y$", "i", base)
-    # Of one short vowel and one consonant: shipped.
+    # One short vowel and one consonant: shipped.
     stem = re.sub(r"^([^aeiou]*[aeiou]([bdgklmnprt]))$", r"\1\2", stem)
     stem = stem.removesuffix("e")
     agent = stem + ("or" if re.search(r"(at|ct)$", stem) else "er")

@@ -82,6 +82,7 @@ class Server:
     ) -> RequestPlan:
         """Compute a prompt; rows are offered up to each of `stops`, then all of them."""
         tree, table = self.tree, self.table(prompt, chosen)
+        num_whole = self._find_stop(prompt, table, namespace)
         plan = plan_request(tree, tree.root(namespace), table, allow_load=False)
         nodes = list(plan.nodes)
         tree.lock(nodes)
@@ -100,7 +101,7 @@ class Server:
             check_tree(tree)
         assert insertion.next_row is None
         if chosen is not None:
-            self._note(prompt, chosen, namespace, plan, slots)
+            self._note(prompt, chosen, namespace, plan, slots, num_whole)
             owned = {int(i) for i in plan.order[insertion.owned]}
             in_place = {int(i) for i in plan.order[: plan.num_shared]}
             assert owned == in_place | {int(i) for p in plan.patches for i in p.of.indices}
@@ -109,15 +110,30 @@ class Server:
         check_tree(tree)
         return plan
 
+    def _find_stop(self, prompt: TreePrompt, table: SegmentTable, namespace: str) -> int:
+        """The start of the first row, or of the system, that is not whole on the device."""
+        matched = look_up(self.tree, self.tree.root(namespace), table, num_tiers=0).matched
+        starts = [0, *forest_of(prompt).structure.tree_starts.tolist()]
+        for start, stop, found in zip(table.starts, table.stops, matched, strict=True):
+            if found < stop - start:
+                return max(each for each in starts if each <= start)
+        return prompt.num_context
+
     def _note(
-        self, prompt: TreePrompt, chosen: list[int], namespace: str, plan: RequestPlan, slots: Any
+        self,
+        prompt: TreePrompt,
+        chosen: list[int],
+        namespace: str,
+        plan: RequestPlan,
+        slots: Any,
+        stop: int,
     ) -> None:
-        if plan.num_missed > plan.num_recomputed:
-            return
+        """Note what must be kept: what was computed again in the rows in front of `stop`."""
         keys = self.keys(prompt, chosen, namespace)
         slot_of = dict(zip(plan.order.tolist(), slots.tolist(), strict=True))
         for index, key in keys.items():
-            assert self.held.setdefault(key, slot_of[index]) == slot_of[index]
+            if index < stop:
+                assert self.held.setdefault(key, slot_of[index]) == slot_of[index]
 
     def keys(self, prompt: TreePrompt, chosen: list[int], namespace: str = "ns") -> dict[int, Key]:
         starts = forest_of(prompt).structure.tree_starts

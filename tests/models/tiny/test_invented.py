@@ -18,7 +18,7 @@ from models.tiny.relations import load_relations
 from models.tiny.worlds import UNKNOWN, make_examples, make_world
 
 NUM_WORLDS = 200
-# Of `make_examples(3)` before there was such a world: what ships was trained on these.
+# The digest of `make_examples(3)` before there was such a world: what ships was trained on these.
 BEFORE = "806d5c6b8995"
 
 
