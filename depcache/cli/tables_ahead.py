@@ -23,6 +23,9 @@ from depcache.client.client import DEFAULT_URL, Client
 from depcache.prompt.render import DEFAULT_TABLE_SYSTEM
 
 DEFAULT_STATE = Path("depcache-tables.jsonl")
+Sees = Annotated[
+    str, typer.Option(help="What a table of later requests sees, as for `depcache ask`.")
+]
 Salt = Annotated[str | None, typer.Option(help="The `cache_salt` of later requests.")]
 
 
@@ -38,6 +41,7 @@ def precompute_tables(
         Path | None,
         typer.Option(help="Also these sets of tables: a JSON list of names a line, as from a log."),
     ] = None,
+    sees: Sees = "references",
     server: Server = DEFAULT_URL,
     api_key: ApiKey = None,
     system: System = None,
@@ -65,6 +69,7 @@ def precompute_tables(
         Catalog.read(catalog),
         alone=alone,
         sets=() if sets is None else read_sets(sets),
+        sees=sees,
         system=read_system(system, system_file, DEFAULT_TABLE_SYSTEM),
         fields=_fields(salt),
     )
@@ -92,6 +97,7 @@ def precompute_tables(
 def invalidate_tables(
     old: Annotated[Path, typer.Option(help="The catalog as it was when it was computed.")],
     catalog: CatalogFile = DEFAULT_CATALOG,
+    sees: Sees = "references",
     server: Server = DEFAULT_URL,
     api_key: Annotated[
         str | None,
@@ -131,6 +137,7 @@ def invalidate_tables(
                 before,
                 after,
                 client,
+                sees=sees,
                 system=read_system(system, system_file, DEFAULT_TABLE_SYSTEM),
                 fields=_fields(salt),
                 state=state,

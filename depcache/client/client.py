@@ -13,11 +13,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import httpx
 
 from depcache.client.address import read_address
+from depcache.client.bodies import body_of, generate_body
 from depcache.client.notice import UnreadNotice
 from depcache.client.reply import Reply
 from depcache.client.stream import ReplyCollector, ReplyStream
@@ -223,7 +224,7 @@ class Client:
         prompt  a `DepPrompt` (sent as ids, so build it with the server's tokenizer), plain
                 text, or plain ids
         """
-        body = _generate_body(prompt)
+        body = generate_body(prompt)
         body["sampling_params"] = {
             "max_new_tokens": max_tokens,
             "temperature": temperature,
@@ -242,7 +243,7 @@ class Client:
         request  what `depcache.render` made, a `DepPrompt`, or the body of a request to
                  `/v1/chat/completions` or `/generate`
         """
-        return self._json("POST", "/depcache/explain", _body_of(request))
+        return self._json("POST", "/depcache/explain", body_of(request))
 
     def status(self) -> dict[str, Any]:
         """Versions, seams and hooks in place, cache counts and settings of the server."""
@@ -285,17 +286,21 @@ class Client:
                 return None
             raise
 
-    def invalidate(self, request: RenderedPrompt | DepPrompt | Mapping[str, Any]) -> dict[str, Any]:
+    def invalidate(
+        self, request: RenderedPrompt | DepPrompt | Mapping[str, Any], *, ends_only: bool = False
+    ) -> dict[str, Any]:
         """Give up the KV of all that begins with one of the paths of `request`, in every tier.
 
-        request  as for `explain`; what stands before its facts must be what stood there. A path
-                 of one element means that entity's trees. All layouts are meant, and all tenants
-                 unless it has a `cache_salt`
+        request    as for `explain`; what stands before its facts must be what stood there. A path
+                   of one element means that entity's trees. All layouts and all tenants are meant,
+                   unless it has a `cache_salt`
+        ends_only  rows stay that others of the request stand behind, or see
 
-        Returns {"tokens": {tier: given up}, "in_use": tokens that stay because a running request
-        reads them}. See `depcache.precompute.invalidate` for a change of a graph.
+        Returns {"tokens": {tier: given up}, "in_use": tokens that running requests read, and that
+        stay so long}. See `depcache.precompute.invalidate` for a change of a graph.
         """
-        return self._json("POST", "/depcache/invalidate", _body_of(request))
+        path = "/depcache/invalidate" + "?ends_only=true" * ends_only
+        return self._json("POST", path, body_of(request))
 
     def close(self) -> None:
         """Close the connections, unless the `httpx.Client` was the caller's."""
@@ -379,22 +384,3 @@ def _read_object(response: httpx.Response) -> dict[str, Any]:
             "check that the address is an SGLang server"
         )
     return data
-
-
-def _body_of(request: RenderedPrompt | DepPrompt | Mapping[str, Any]) -> Mapping[str, Any]:
-    """The body of a question about a prompt."""
-    if isinstance(request, RenderedPrompt):
-        return {"messages": request.messages, **request.extra_body}
-    return request if isinstance(request, Mapping) else _generate_body(request)
-
-
-def _generate_body(prompt: DepPrompt | str | Sequence[int]) -> dict[str, Any]:
-    """A body of `/generate` without sampling settings of its own."""
-    if isinstance(prompt, str):
-        return {"text": prompt}
-    # A DepPrompt is told by its method: importing the class would bring numpy and pydantic.
-    to_wire = getattr(prompt, "to_wire", None)
-    if to_wire is None:
-        return {"input_ids": list(cast("Sequence[int]", prompt))}
-    input_ids, custom_params = to_wire()
-    return {"input_ids": input_ids, "sampling_params": {"custom_params": custom_params}}

@@ -48,6 +48,7 @@ class SegmentTable:
     several      segment -> the same, of several chunks, each below the system
     stored       the first token of the one row that a request is to compute and to store, seeing
                  all before it; None for any other request
+    seen         segments that a joined tree names
     """
 
     num_tokens: int
@@ -67,6 +68,7 @@ class SegmentTable:
     patches: list[PatchKey] = field(default_factory=list[PatchKey], repr=False)
     several: dict[int, list[bytes]] = field(default_factory=dict, repr=False)
     stored: int | None = None
+    seen: set[int] = field(default_factory=set[int], repr=False)
 
     @classmethod
     def make(
@@ -162,6 +164,7 @@ class SegmentTable:
         for root, key in keys.items():
             self.parents[root + first] = -1
             self.behind[root + first] = key
+        self.seen.update(seg + first for _, seen in forest.structure.joins for seg in seen)
 
     @classmethod
     def of_plain_prompt(cls, tokens: np.ndarray, position: int = 0) -> SegmentTable:

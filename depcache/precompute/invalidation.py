@@ -131,16 +131,19 @@ def give_up(
     found: Invalidation,
     items: str,
     on_progress: Callable[[Invalidation], None] | None = None,
+    *,
+    ends_only: bool = False,
 ) -> None:
     """Send the pieces to the server, and note in `found` what it gives up.
 
-    items  what the pieces are of, in the plural, for an error
+    items      what the pieces are of, in the plural, for an error
+    ends_only  as of `Client.invalidate`
 
     Raises ServerError when the server fails; what is done is done.
     """
     for batch in fill_requests(pieces, REQUEST_CHARS):
         try:
-            _invalidate(client, make_request, batch, found)
+            _invalidate(client, make_request, batch, found, ends_only)
         except ServerError as error:
             stopped = ServerError(
                 f"{error}; {found.num_done:,} of {len(found.entities):,} {items} are done, ask "
@@ -203,15 +206,16 @@ def _invalidate(
     make_request: Callable[[Sequence[Path]], dict[str, Any]],
     batch: list[Piece],
     found: Invalidation,
+    ends_only: bool = False,
 ) -> None:
     """One request; in halves where the server refuses a name in it."""
     try:
-        answer = client.invalidate(make_request(paths_of(batch)))
+        answer = client.invalidate(make_request(paths_of(batch)), ends_only=ends_only)
     except PromptError as error:
         if len(batch) > 1:
             middle = len(batch) // 2
-            _invalidate(client, make_request, batch[:middle], found)
-            _invalidate(client, make_request, batch[middle:], found)
+            _invalidate(client, make_request, batch[:middle], found, ends_only)
+            _invalidate(client, make_request, batch[middle:], found, ends_only)
             return
         found.num_refused += 1
         if len(found.problems) < MAX_KEPT_PROBLEMS:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from depcache.client.client import Client
 from depcache.precompute.invalidation import Invalidation, give_up
+from depcache.precompute.pieces import Piece
 from depcache.precompute.progress_file import count_done, forget_entities
 from depcache.precompute.table_source import TableSource
 from depcache.prompt.render import DEFAULT_TABLE_SYSTEM
@@ -38,6 +39,7 @@ def invalidate_tables(
     new: Catalog,
     client: Client,
     *,
+    sees: str = "references",
     system: str | None = DEFAULT_TABLE_SYSTEM,
     fields: Mapping[str, Any] | None = None,
     state: str | FilePath | None = None,
@@ -45,6 +47,10 @@ def invalidate_tables(
 ) -> Invalidation:
     """Have the server give up the tables of `old` that are not so in `new`, in every tier.
 
+    Each is given up as closed prompts have it and as it is alone. What open prompts had is not
+    looked for; it leaves the cache as whatever is not asked for.
+
+    sees    what a table of the requests sees
     system  what stands before the tables, as `depcache.render_tables` has it
     fields  of the requests; a `cache_salt` among them means that tenant alone
     state   of a precomputation, in which these tables are to be computed again
@@ -56,9 +62,13 @@ def invalidate_tables(
     if state is not None:
         # First, so that whatever happens next nothing counts as done that is not there.
         forget_entities(state, found.entities)
-    source = TableSource(old, system=system, fields=fields)
-    pieces = (
-        piece for name in found.entities for piece in source.cut(name, [(old[name].text,)], 0)
-    )
-    give_up(client, pieces, source.make_request, found, "tables", on_progress)
+    source = TableSource(old, sees=sees, system=system, fields=fields)
+    # Those that are seen first: giving one up takes what hangs below it along.
+    closed = [source.piece_of(name) for name in found.entities]
+    alone = [
+        Piece(piece.name, ((old[piece.name].text,),), 0) for piece in closed if len(piece.paths) > 1
+    ]
+    for pieces in (closed, alone):
+        give_up(client, pieces, source.make_request, found, "tables", on_progress, ends_only=True)
+    found.num_done = len(found.entities)
     return found

@@ -38,10 +38,12 @@ class TableSource(Source):
     alone   each table that refers to others is computed without them too, for prompts that are
             not closed
     sets    further sets of tables, names in any case, each computed as it is: those that a log has
+    sees    what a table of later requests sees; with `component` that depends on all tables of the
+            prompt, so only `sets` are found again
     system  the system message of later requests; None or "" for none
     fields  further fields of every request, `{"cache_salt": "tenant"}` for one
 
-    Raises PromptError for a name in `sets` that is not in the catalog.
+    Raises PromptError for a name in `sets` that is not in the catalog, and for another `sees`.
     """
 
     words = Wording(
@@ -58,12 +60,16 @@ class TableSource(Source):
         *,
         alone: bool = False,
         sets: Iterable[Iterable[str]] = (),
+        sees: str = "references",
         system: str | None = DEFAULT_TABLE_SYSTEM,
         fields: Mapping[str, Any] | None = None,
     ) -> None:
+        from depcache.tables.render import read_sees  # brings networkx
+
         self._catalog = catalog
         self._named = {table.text: table.name for table in catalog}
         self._system = system
+        self._sees = read_sees(sees)
         self._fields = dict(fields or {})
         references = catalog.references
         self._items: dict[str, tuple[str, ...]] = {}
@@ -96,16 +102,35 @@ class TableSource(Source):
         tables = self._items.get(name)
         return None if tables is None else [(self._catalog[each].text,) for each in tables]
 
+    def piece_of(self, name: str) -> Piece:
+        """One table with what it sees in a closed prompt, and with nothing that sees it."""
+        references = self._catalog.references
+        seen: tuple[str, ...] = (name,)
+        if self._sees == "references":
+            seen = references.closure([name])
+        elif self._sees == "component":
+            [component] = [each for each in references.components if name in each]
+            seen = component[: component.index(name) + 1]
+        return Piece(name, tuple((self._catalog[each].text,) for each in seen), 0, name)
+
     def cut(self, name: str, paths: Sequence[Path], max_chars: float) -> list[Piece]:
         """One piece: a table without a part of what it refers to would be another."""
         num_chars = sum(len(CHUNK_SEPARATOR) + len(text) for path in paths for text in path)
-        return [Piece(name, tuple(paths), num_chars, self._groups.get(name, ""))]
+        alone = name if self._sees == "component" else ""  # more tables would be seen by others
+        return [Piece(name, tuple(paths), num_chars, self._groups.get(name, alone))]
 
     def make_request(self, paths: Sequence[Path]) -> dict[str, Any]:
         from depcache.tables.render import render_tables  # brings networkx
 
         names = [self._named[text] for (text,) in dict.fromkeys(paths)]
-        prompt = render_tables(self._catalog, names, QUESTION, system=self._system, close=False)
+        prompt = render_tables(
+            self._catalog,
+            names,
+            QUESTION,
+            system=self._system,
+            sees=self._sees,
+            close=False,
+        )
         return {**self._fields, "messages": prompt.messages, **prompt.extra_body}
 
     def describe(self) -> dict[str, str]:
@@ -113,6 +138,7 @@ class TableSource(Source):
 
         return {
             "source": "tables",
+            "sees": self._sees,
             "form": digest_of([HEADING, CHUNK_SEPARATOR]),
             "system": digest_of(self._system or ""),
             "fields": digest_of(self._fields),

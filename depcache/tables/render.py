@@ -58,7 +58,7 @@ def render_tables(
     question: str,
     *,
     system: str | None = DEFAULT_TABLE_SYSTEM,
-    sees: Sees = DEFAULT_SEES,
+    sees: str = DEFAULT_SEES,
     close: bool = True,
     max_tables: int | None = None,
     max_tokens: int | None = None,
@@ -79,8 +79,7 @@ def render_tables(
 
     Raises PromptError for a name that is not in the catalog, no names, or an unusable question.
     """
-    if sees not in SEES:
-        raise PromptError(f"sees is {shorten(sees)}: use one of {', '.join(SEES)}")
+    seen_by = read_sees(sees)
     wanted = catalog.names if names is None else _read_names(names)
     wanted = {catalog.find(name) for name in wanted}
     if not wanted:
@@ -103,7 +102,7 @@ def render_tables(
     texts = dict.fromkeys(catalog[name].text for name in tables)
     row_of = {text: row for row, text in enumerate(texts)}
     seen: list[set[int]] = [set() for _ in texts]
-    for name, others in _see(catalog, tables, sees).items():
+    for name, others in _see(catalog, tables, seen_by).items():
         row = row_of[catalog[name].text]
         seen[row].update(row_of[catalog[other].text] for other in others)
         seen[row].discard(row)
@@ -122,8 +121,16 @@ def render_tables(
         tables=tables,
         added=tuple(name for name in tables if name not in wanted),
         left_out=tuple(sorted(known.difference(tables))),
-        sees=sees,
+        sees=seen_by,
     )
+
+
+def read_sees(sees: str) -> Sees:
+    """The same, as one of `SEES`; PromptError for any other."""
+    for known in SEES:
+        if sees == known:
+            return known
+    raise PromptError(f"sees is {shorten(sees)}: use one of {', '.join(SEES)}")
 
 
 def _see(catalog: Catalog, tables: tuple[str, ...], sees: Sees) -> dict[str, list[str]]:

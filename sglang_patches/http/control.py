@@ -141,10 +141,12 @@ def _invalidate(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
     """Give up all that begins with one of the prompt's paths, whatever its layout and position.
 
     Of every tenant, unless the question has an `extra_key`. What led there and nowhere else goes
-    as well, but not the system.
+    as well, but not the system. With `ends_only` segments stay that others stand behind, or see.
     """
     table, _ = _table_and_root(cache, question)
-    leaves = sorted(set(range(table.num_segments)) - set(table.parents))
+    ends_only: bool = question["ends_only"]
+    inner = {*table.parents, *(table.seen if ends_only else ())}
+    leaves = sorted(set(range(table.num_segments)) - inner)
     has_system = question["custom_params"]["depcache_system_len"] > 0
     tenant = question["extra_key"]
     before = _cached_tokens(cache)
@@ -156,11 +158,12 @@ def _invalidate(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
         found = match_segments(cache.tree, root, table, any_position=True)
         top = found.ends[0] if has_system else root
         for leaf in leaves:
-            end = found.ends[leaf]
+            end, above = found.ends[leaf], table.parents[leaf]
             if end is None or end.parent is None:  # gone with a row that begins alike
                 continue
             if found.matched[leaf] == table.stops[leaf] - table.starts[leaf]:
-                num_kept += _forget(cache, end, top)
+                stays = found.ends[above] if ends_only and above >= 0 else top
+                num_kept += _forget(cache, end, stays)
     num_kept += _invalidate_behind(cache, [table.path(leaf) for leaf in leaves], tenant)
     after = _cached_tokens(cache)
     gone = {tier: before[tier] - after[tier] for tier in before}

@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 
 import depcache
 from depcache.config import Config
-from depcache.errors import PromptError
+from depcache.errors import PromptError, shorten
 from depcache.prompt.unread import find_unread
 from depcache.prompt.wire import forest_from_wire
 from sglang_patches.http.ask import ask
@@ -62,14 +62,18 @@ def add_routes(http_server: Any, config: Config) -> None:
     @app.post("/depcache/prefetch", response_model=None)
     async def depcache_prefetch(request: fastapi.Request) -> dict[str, Any] | JSONResponse:
         """Bring the context of a request from disk to host memory, without running it."""
-        return await _answer_about_prompt("prefetch", request)
+        return await _answer_about_prompt({"ask": "prefetch"}, request)
 
     @app.post("/depcache/invalidate", response_model=None)
     @auth_level(AuthLevel.ADMIN_OPTIONAL)
     async def depcache_invalidate(request: fastapi.Request) -> dict[str, Any] | JSONResponse:
         """Give up, in every tier, all KV of what begins with one of a request's paths."""
+        ends_only = request.query_params.get("ends_only", "false")
+        if ends_only not in ("true", "false"):
+            return _bad_request(f"ends_only is {shorten(ends_only)}: send true or false")
         with entities_are_beginnings():
-            return await _answer_about_prompt("invalidate", request)
+            told = {"ask": "invalidate", "ends_only": ends_only == "true"}
+            return await _answer_about_prompt(told, request)
 
     @app.post("/depcache/persist", response_model=None)
     @auth_level(AuthLevel.ADMIN_OPTIONAL)
@@ -81,12 +85,12 @@ def add_routes(http_server: Any, config: Config) -> None:
             return _bad_request(str(error))
 
     async def _answer_about_prompt(
-        ask: str, request: fastapi.Request
+        told: dict[str, Any], request: fastapi.Request
     ) -> dict[str, Any] | JSONResponse:
         try:
             with trial():
                 prompt = await read_asked_prompt(http_server, request)
-                return (await _ask(http_server, {"ask": ask, **prompt.question}))["reply"]
+                return (await _ask(http_server, {**told, **prompt.question}))["reply"]
         except ValueError as error:
             return _bad_request(str(error))
 

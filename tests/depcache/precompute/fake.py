@@ -81,7 +81,9 @@ class FakeCache:
         body = json.loads(request.content)
         paths = read_paths_of(body)
         if route == "/depcache/invalidate":
-            return self._invalidate(paths, body)
+            # The last row is the one that no other stands behind, or sees.
+            is_end = request.url.params.get("ends_only") == "true"
+            return self._invalidate(paths[-1:] if is_end else paths, body)
         is_chat = route == "/v1/chat/completions"
         if is_chat:
             assert body["max_tokens"] == 1
