@@ -66,7 +66,9 @@ def invalidate_tables(
     # Those that are seen first: giving one up takes what hangs below it along.
     closed = [source.piece_of(name) for name in found.entities]
     alone = [
-        Piece(piece.name, ((old[piece.name].text,),), 0) for piece in closed if len(piece.paths) > 1
+        Piece(piece.name, ((old[piece.name].text,),), 0, group=f"{piece.name} (alone)")
+        for piece in closed
+        if len(piece.paths) > 1
     ]
     for pieces in (closed, alone):
         give_up(client, pieces, source.make_request, found, "tables", on_progress, ends_only=True)
