@@ -77,7 +77,10 @@ def test_all_else_is_answered_flat_or_refused_where_it_is_pinned(
     assert reason in str(raised.value)
 
 
-def test_a_server_of_other_weights_does_not_start(model: Path, report: Path) -> None:
+def test_a_server_of_other_weights_does_not_start(
+    model: Path, report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DEPCACHE_FUSED_EVIDENCE", raising=False)  # the engine's
     args: Any = SimpleNamespace(model_path=str(model), revision=None, download_dir=None)
     told = json.loads(report.read_text())
     told["weights"] = {"mine": "of another model"}
