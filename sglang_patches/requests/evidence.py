@@ -14,7 +14,6 @@ from depcache.config import Config
 from depcache.errors import ConfigError, PromptError
 from depcache.prompt.recompute import Recompute
 from depcache.select.evidence import Evidence, read_evidence
-from sglang_patches.requests.settling import SETTLES
 from sglang_patches.tiers.disk.fingerprint import weights_digest
 from sglang_patches.tiers.disk.model_files import find_model
 
@@ -46,13 +45,13 @@ def set_evidence(server_args: Any, config: Config) -> None:
     _evidence = read_evidence(Path(config.fused_evidence), weights_digest(place), least)
 
 
-def lacking(obj: Any, recompute: Recompute) -> str | None:
+def lacking(recompute: Recompute) -> str | None:
     """Why a request is answered as the flat prompt; None where the evidence allows it, or is not
     asked for.
 
     Raises PromptError where the request is pinned, so that it cannot be answered flat.
     """
-    if _evidence is None or recompute.share == 1 or hasattr(obj, SETTLES):
+    if _evidence is None or recompute.share == 1:
         return None
     reason = _evidence.lacks(recompute)
     if reason is not None and recompute.is_pinned:

@@ -36,7 +36,7 @@ from sglang_patches import compat
 from sglang_patches.http.ask import ask
 from sglang_patches.requests.evidence import lacking
 from sglang_patches.requests.scoring import CHOSEN
-from sglang_patches.requests.settling import ids_params, make_settling
+from sglang_patches.requests.settling import SETTLES, ids_params, make_settling
 from sglang_patches.requests.shadow import shadow
 from sglang_patches.requests.state import ATTRIBUTE
 from sglang_patches.requests.tenants import seal
@@ -113,11 +113,11 @@ def read_fused(
     Raises PromptError for indices that do not fit, and for a pinned request without evidence.
     """
     recompute: Recompute | None = getattr(wire, "recompute", None)
-    if recompute is None:
+    if recompute is None or hasattr(obj, SETTLES):  # a settling one needs no settling
         return
     if recompute.patches is None:
         recompute = replace(recompute, patches=_keeps_patches)
-    unproven = lacking(obj, recompute)
+    unproven = lacking(recompute)
     allowed = None if unproven else shadow().allow(recompute)
     fused = Fused(allowed or recompute, tokens, forest, behind=behind)
     seen = 0 if behind is None else tokens_seen(tokens, forest, behind)

@@ -27,6 +27,6 @@ def test_the_sentence_names_what_is_missing(monkeypatch):
     monkeypatch.setattr(gpu_checks, "PASSED", frozenset())
     assert "None of" in str(gpu_checks.why_unchecked())
     monkeypatch.setattr(gpu_checks, "PASSED", frozenset({1, 2, 4}))
-    assert "3, 5, 6, 7 of" in str(gpu_checks.why_unchecked())
-    monkeypatch.setattr(gpu_checks, "PASSED", frozenset(range(1, 8)))
+    assert "3, 5, 6, 7, 8 of" in str(gpu_checks.why_unchecked())
+    monkeypatch.setattr(gpu_checks, "PASSED", frozenset(range(1, gpu_checks.NUM_CHECKS + 1)))
     assert gpu_checks.why_unchecked() is None
