@@ -23,6 +23,7 @@ import statistics
 import time
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,16 @@ from rich.console import Console
 
 from depcache.cache import KVTree
 from depcache.cache.policies import make_policy
-from depcache.plan import Lookahead, SegmentTable
+from depcache.plan import Lookahead, SegmentTable, plan_request
 from depcache.plan.schedule import FCFS
-from eval.micro.match_plan import NAMESPACE, SYSTEM_LEN, fill, make_paths, make_prompt, measure
+from eval.micro.match_plan import (
+    NAMESPACE,
+    SYSTEM_LEN,
+    fill,
+    make_paths,
+    make_prompt,
+    spread_ms,
+)
 from eval.output import about, write_report
 from eval.policy.orders import ORDERS
 
@@ -100,14 +108,14 @@ def measure_costs(num_nodes: int, queue_len: int, repeats: int, policy: str) -> 
     known = rng.permutation(num_known)[:30].tolist()
     unknown = list(range(num_known, num_known + 30))
     mixed = [entity for pair in zip(known, unknown, strict=True) for entity in pair]
-    times_ms, _ = measure(facts.prompt(mixed), tree, repeats)
+    match = partial(plan_request, tree, tree.root(NAMESPACE), facts.prompt(mixed))
 
     requests = [
         facts.prompt(rng.choice(num_known, min(30, num_known), replace=False).tolist())
         for _ in range(queue_len + repeats)
     ]
     figures: dict[str, Any] = {
-        "match_plan_ms_median": round(statistics.median(times_ms), 3),
+        "match_plan_ms_median": spread_ms(match, repeats)["median_ms"],
         "evict_10k_ms": None,
         **measure_lookahead(tree, requests, queue_len),
         "bytes_per_node": None,

@@ -181,6 +181,12 @@ def _show(found: Invalidation, dry_run: bool) -> None:
         console.print(
             f"{found.num_gone:,} of the {found.num_named:,} that were named {verb} not in the graph"
         )
+    show_rest(found, dry_run)
+
+
+def show_rest(found: Invalidation, dry_run: bool) -> None:
+    """What will be computed again, what is in use, and what went wrong."""
+    console = make_console()
     if found.num_forgotten is not None:
         will = "would be" if dry_run else "will be"
         console.print(f"{found.num_forgotten:,} {will} computed again by precompute")

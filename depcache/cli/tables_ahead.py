@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from depcache.cli.ask import ApiKey, Server
+from depcache.cli.invalidate import show_rest
 from depcache.cli.output import make_console, print_json
 from depcache.cli.precompute import (
     System,
@@ -163,15 +164,7 @@ def invalidate_tables(
     tiers = ", ".join(f"{num:,} on {tier}" for tier, num in found.tokens.items() if num)
     given_up = "" if dry_run else f"; tokens given up: {tiers or 'none'}"
     console.print(f"{len(found.entities):,} tables are affected{given_up}")
-    if found.num_forgotten is not None:
-        will = "would be" if dry_run else "will be"
-        console.print(f"{found.num_forgotten:,} {will} computed again by precompute")
-    if found.in_use:
-        console.print(
-            f"{found.in_use:,} tokens stay, in use by requests: ask again", style="yellow"
-        )
-    for problem in found.problems[:5]:
-        console.print(f"left out: {problem}", style="yellow", markup=False)
+    show_rest(found, dry_run)
 
 
 _COUNTS = ("tokens", "in_use", "refused", "problems", "forgotten")

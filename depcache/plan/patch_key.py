@@ -66,7 +66,7 @@ def make_patch_keys(
         # Each length comes before what has it, so no two prompts are written alike.
         digest.update(_ints(stop - first, len(chunks)))
         for ids in chunks:
-            digest.update(_ints(len(ids), *ids))
+            digest.update(_ints(len(ids)) + to_key(np.array(ids, np.int64)))
         digest.update(to_key(forest.lens[first:stop]))
         digest.update(to_key(np.maximum(forest.parents[first:stop] - first, -1)))
         digest.update(key[start * TOKEN_BYTES : starts[row + 1] * TOKEN_BYTES])

@@ -8,7 +8,7 @@ is joined to others depends on more than one way: it hangs below a root of its o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -199,6 +199,16 @@ class SegmentTable:
             return root
         assert isinstance(root, Root)
         return tree.root(root.namespace, behind)
+
+    def behind_of(self, segments: Iterable[int]) -> set[bytes]:
+        """What the trees that hold these segments are computed behind, where it has a key."""
+        found: set[bytes] = set()
+        for segment in segments:
+            while self.parents[segment] >= 0:
+                segment = self.parents[segment]
+            if segment in self.behind:
+                found.add(self.behind[segment])
+        return found
 
     def tail_root(self, tree: KVTree, root: Node) -> Root | None:
         """What the tail hangs below in `tree`; None where it is not cached.

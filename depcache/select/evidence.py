@@ -10,32 +10,49 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from depcache.errors import ConfigError
+from pydantic import BaseModel, Field, ValidationError
+
+from depcache.errors import ConfigError, explain_validation
 from depcache.prompt.recompute import Recompute, parts_of
 
 MIN_QUESTIONS = 100
 """Fewer questions say nothing: one answer of fifty is two points."""
 
-TABLES = ("quality", "untrained_trees")
-"""The tables of a report that have such rows."""
+DEFAULT_RECOVERY = 0.8
+"""The share of the gap that must come back, unless the server is told another one."""
 
 _FORMS = ("cut", "paths")  # cut text and whole paths: what a fused request holds
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One row of a report.
+class Measured(BaseModel, frozen=True):
+    """One row of a report, of which this is what counts here.
 
     method     a selector; `reuse`, `previous` or `similar` where nothing is computed again
     recompute  the share that was
     recovered  the share of the gap that came back; None where there was no gap to speak of
+    n          questions
     """
 
+    model: str
+    set: str
+    form: str
     method: str
+    placement: str
     recompute: float
     recovered: float | None
+    n: int
+
+
+class _Report(BaseModel):
+    """What `python -m eval chunks` writes, as far as it counts here; either table may be missing.
+
+    weights  name of a model -> digest of its weight files
+    """
+
+    weights: dict[str, str]
+    quality: list[Measured] = Field(default_factory=list[Measured])
+    untrained_trees: list[Measured] = Field(default_factory=list[Measured])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,49 +110,39 @@ def read_evidence(file: Path, weights: str, least: float) -> Evidence:
 
     Raises ConfigError when the file is no such report, or has nothing of this model.
     """
+    give = "give the report of python -m eval chunks --methods --json FILE"
     try:
-        report = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"fused_evidence: {str(file)!r} cannot be read as JSON ({error}); give the report of "
-            "python -m eval chunks --methods --json FILE"
+            f"fused_evidence: {str(file)!r} cannot be read as JSON ({error}); {give}"
         ) from error
-    known = report.get("weights") if isinstance(report, dict) else None
-    if not isinstance(known, dict):
+    try:
+        report = _Report.model_validate(data)
+    except ValidationError as error:
         raise ConfigError(
-            f"fused_evidence: {str(file)!r} does not say which weights it is about; give the "
-            "report of python -m eval chunks --methods --json FILE"
-        )
-    names = {name for name, digest in known.items() if digest == weights}
+            f"fused_evidence: {str(file)!r} does not say which weights it is about, and what came "
+            f"out ({explain_validation(error)}); {give}"
+        ) from error
+    names = {name for name, digest in report.weights.items() if digest == weights}
     if not names:
         raise ConfigError(
             f"fused_evidence: {str(file)!r} is about other weights than this model's "
             f"({weights[:12]}...); run python -m eval chunks --methods --models NAME=DIR with it"
         )
-    rows = tuple(_measured(row) for row in _rows_of(report, names))
-    if not rows:
+    rows: list[Measured] = []
+    for table in (report.quality, report.untrained_trees):
+        mine = [row for row in table if row.model in names]
+        # All sets together where there are several, which is in the report too.
+        rows += [row for row in mine if row.set == "all"] or mine
+    usable = tuple(
+        row
+        for row in rows
+        if row.form in _FORMS and row.placement == "sequential" and row.n >= MIN_QUESTIONS
+    )
+    if not usable:
         raise ConfigError(
             f"fused_evidence: {str(file)!r} has no row of at least {MIN_QUESTIONS} questions for "
             "this model; ask more with --questions"
         )
-    return Evidence(rows, least)
-
-
-def _rows_of(report: dict[str, Any], names: set[str]) -> list[dict[str, Any]]:
-    """Those that fused requests can be compared with, of all sets together where they are."""
-    found: list[dict[str, Any]] = []
-    for table in TABLES:
-        mine = [row for row in report.get(table) or () if row["model"] in names]
-        together = [row for row in mine if row["set"] == "all"]
-        found += [
-            row
-            for row in together or mine
-            if row["form"] in _FORMS
-            and row["placement"] == "sequential"
-            and row["n"] >= MIN_QUESTIONS
-        ]
-    return found
-
-
-def _measured(row: dict[str, Any]) -> Measured:
-    return Measured(row["method"], row["recompute"], row["recovered"])
+    return Evidence(usable, least)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -158,22 +158,38 @@ def make_row(
 
 def ask_core(reader: Reader, asked: Asked) -> Iterator[dict[str, Any]]:
     """The rows of one question in a core run, see `CORE`."""
-    row = partial(make_row, reader, asked)
+    row = partial(make_row, reader, asked, "paths")
     written = Writer(reader.tokenizer).write(asked, "paths")
     question, context = Question(reader, written), written.forest.context_len
-    yield row("paths", "full", "", 1.0, context, question.full)
-    if not context:
-        return
-    selectors = Selectors(question)
-    for placement, grid in CORE.items():
-        plans = [("reuse", 0.0, Choice(NOTHING))]
-        plans += [
-            (selector, share, Choice(selectors.choose(selector, share, placement)))
-            for share, selector in grid
-        ]
-        found = question.answer_all(question.alone, placement, [each for *_, each in plans])
-        for (method, share, _), answer in zip(plans, found, strict=True):
-            yield row("paths", method, placement, share, context, answer)
+    yield row("full", "", 1.0, context, question.full)
+    if context:
+        selectors = Selectors(question)
+        for placement, grid in CORE.items():
+            yield from _try(row, question, selectors, placement, grid)
+
+
+def _try(
+    row: Callable[..., dict[str, Any]],
+    question: Question,
+    selectors: Selectors,
+    placement: Placement,
+    grid: Iterable[tuple[float, str]],
+    remedies: Sequence[tuple[float, float]] = (),
+) -> Iterator[dict[str, Any]]:
+    """The rows of one placement: nothing computed again, remedies, and shares by selectors."""
+    plans: list[tuple[str, float, Choice]] = [("reuse", 0.0, Choice(NOTHING))]
+    plans += [
+        (f"warm {temperature} {scale}", 0.0, Choice(NOTHING, temperature, scale))
+        for temperature, scale in remedies
+    ]
+    plans += [
+        (selector, share, Choice(selectors.choose(selector, share, placement)))
+        for share, selector in grid
+    ]
+    found = question.answer_all(question.alone, placement, [each for *_, each in plans])
+    context = question.written.forest.context_len
+    for (method, share, _), answer in zip(plans, found, strict=True):
+        yield row(method, placement, share, context, answer)
 
 
 def ask(reader: Reader, asked: Asked, *, lean: bool = False) -> Iterator[dict[str, Any]]:
@@ -183,34 +199,24 @@ def ask(reader: Reader, asked: Asked, *, lean: bool = False) -> Iterator[dict[st
     """
     writer = Writer(reader.tokenizer)
 
-    row = partial(make_row, reader, asked)
     for form in FORMS:
+        row = partial(make_row, reader, asked, form)
         written = writer.write(asked, form)
         question, context = Question(reader, written), written.forest.context_len
-        yield row(form, "full", "", 1.0, context, question.full)
+        yield row("full", "", 1.0, context, question.full)
         if not context:
             continue
         selectors = Selectors(question)
         for placement in PLACED:
-            plans: list[tuple[str, float, Choice]] = [("reuse", 0.0, Choice(NOTHING))]
             is_merged = form == "merged"
-            plans += [
-                (f"warm {temperature} {scale}", 0.0, Choice(NOTHING, temperature, scale))
-                for temperature, scale in (() if lean and is_merged else REMEDIES)
-            ]
             grid = LEAN[is_merged, placement] if lean else product(SHARES, SELECTORS)
-            plans += [
-                (selector, share, Choice(selectors.choose(selector, share, placement)))
-                for share, selector in grid
-            ]
-            found = question.answer_all(question.alone, placement, [each for *_, each in plans])
-            for (method, share, _), answer in zip(plans, found, strict=True):
-                yield row(form, method, placement, share, context, answer)
+            remedies = () if lean and is_merged else REMEDIES
+            yield from _try(row, question, selectors, placement, grid, remedies)
         [answer] = question.answer_all(question.alone, "not mended", [Choice(NOTHING)])
-        yield row(form, "reuse", "not mended", 0.0, context, answer)
+        yield row("reuse", "not mended", 0.0, context, answer)
         if form != "merged":
             shared = Question(reader, writer.write(asked, form, SHARED_ROW))
-            yield row(form, "shared, full", "", 1.0, context, shared.full)
+            yield row("shared, full", "", 1.0, context, shared.full)
             for placement in PLACED:
                 [answer] = shared.answer_all(shared.alone, placement, [Choice(NOTHING)])
-                yield row(form, "shared", placement, 0.0, context, answer)
+                yield row("shared", placement, 0.0, context, answer)

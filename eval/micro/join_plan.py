@@ -10,9 +10,7 @@ prepare the prompt for matching, keys of the joins included.
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +20,7 @@ from depcache.cache import KVTree
 from depcache.plan import SegmentTable, plan_request
 from depcache.prompt.forest import Forest
 from depcache.prompt.seen_rows import hang_rows
-from eval.micro.match_plan import LAYOUT, NAMESPACE, SYSTEM_LEN, TASK_LEN, fill, make_paths
-from eval.micro.match_plan import make_prompt as make_path_prompt
+from eval.micro.match_plan import LAYOUT, NAMESPACE, SYSTEM_LEN, TASK_LEN, fill, grow, spread_ms
 from eval.output import about, write_report
 
 NUM_TABLES = 40
@@ -56,19 +53,6 @@ def make_prompt(system: list[int], rows: list[list[int]], sees: list[list[int]])
     return tokens, Forest.make(len(tokens), len(system), lens, parents, joins)
 
 
-def spread_ms(call: Callable[[], Any], repeats: int) -> dict[str, float]:
-    """Median and first and last decile of the milliseconds that a call takes."""
-    times_ms = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        times_ms.append((time.perf_counter() - start) * 1e3)
-    deciles = statistics.quantiles(times_ms, n=10)
-    found = statistics.median(times_ms), deciles[0], deciles[-1]
-    names = ("median_ms", "p10_ms", "p90_ms")
-    return {name: round(value, 3) for name, value in zip(names, found, strict=True)}
-
-
 def main() -> None:
     """Print median and spread, warm and cold."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -81,12 +65,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     tree = KVTree()
     system = rng.integers(100, 1000, SYSTEM_LEN).tolist()
-    paths: dict[int, list[list[int]]] = {}
-    next_slot = 0
-    while tree.num_nodes < arguments.nodes:
-        entity = len(paths)
-        paths[entity] = make_paths(entity, rng)
-        next_slot = fill(tree, make_path_prompt(system, [entity], paths, 10**9), next_slot)
+    _, next_slot = grow(tree, arguments.nodes, system, rng)
     rows, sees = make_tables(rng)
     tokens, forest = make_prompt(system, rows, sees)
     table = SegmentTable.make(tokens, forest, LAYOUT)

@@ -10,12 +10,14 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from depcache.cache import KVTree
-from depcache.plan import ContextInsertion, RequestPlan, SegmentTable, plan_request
+from depcache.plan import ContextInsertion, SegmentTable, plan_request
 from depcache.prompt.forest import Forest
 from depcache.prompt.layout import Layout
 from depcache.prompt.prefix_tree import merge_sequences
@@ -68,16 +70,30 @@ def fill(tree: KVTree, table: SegmentTable, next_slot: int) -> int:
     return next_slot + plan.num_missed
 
 
-def measure(table: SegmentTable, tree: KVTree, repeats: int) -> tuple[list[float], RequestPlan]:
-    """Milliseconds of each repeat, and the plan."""
-    times_ms = []
-    root = tree.root(NAMESPACE)
-    plan = plan_request(tree, root, table)
+def grow(
+    tree: KVTree, num_nodes: int, system: list[int], rng: np.random.Generator
+) -> tuple[dict[int, list[list[int]]], int]:
+    """Cache an entity after the other until there are so many nodes; paths, and the next slot."""
+    paths: dict[int, list[list[int]]] = {}
+    next_slot = 0
+    while tree.num_nodes < num_nodes:
+        entity = len(paths)
+        paths[entity] = make_paths(entity, rng)
+        next_slot = fill(tree, make_prompt(system, [entity], paths, 10**9), next_slot)
+    return paths, next_slot
+
+
+def spread_ms(call: Callable[[], object], repeats: int) -> dict[str, float]:
+    """Median and first and last decile of the milliseconds that a call takes."""
+    times_ms: list[float] = []
     for _ in range(repeats):
         start = time.perf_counter()
-        plan = plan_request(tree, root, table)
+        call()
         times_ms.append((time.perf_counter() - start) * 1e3)
-    return times_ms, plan
+    deciles = statistics.quantiles(times_ms, n=10)
+    found = statistics.median(times_ms), deciles[0], deciles[-1]
+    names = ("median_ms", "p10_ms", "p90_ms")
+    return {name: round(value, 3) for name, value in zip(names, found, strict=True)}
 
 
 def main() -> None:
@@ -92,13 +108,8 @@ def main() -> None:
     rng = np.random.default_rng(0)
     tree = KVTree()
     system = rng.integers(100, 1000, SYSTEM_LEN).tolist()
-    paths: dict[int, list[list[int]]] = {}
-    next_slot = 0
-    while tree.num_nodes < arguments.nodes:
-        entity = len(paths)
-        paths[entity] = make_paths(entity, rng)
-        table = make_prompt(system, [entity], paths, 10**9)
-        next_slot = fill(tree, table, next_slot)
+    paths, _ = grow(tree, arguments.nodes, system, rng)
+    root = tree.root(NAMESPACE)
     known = rng.permutation(len(paths)).tolist()
     for entity in range(len(paths), len(paths) + 40):
         paths[entity] = make_paths(entity, rng)
@@ -108,18 +119,16 @@ def main() -> None:
     rows = []
     for name, entities in (("warm", known[:60]), ("half", mixed), ("cold", unknown)):
         table = make_prompt(system, entities, paths, arguments.tokens)
-        times_ms, plan = measure(table, tree, arguments.repeats)
-        deciles = statistics.quantiles(times_ms, n=10)
+        hits = plan_request(tree, root, table).num_hits
+        spread = spread_ms(partial(plan_request, tree, root, table), arguments.repeats)
         rows.append(
             {
                 "case": name,
                 "nodes": tree.num_nodes,
                 "tokens": table.num_tokens,
                 "segments": table.num_segments,
-                "hits": plan.num_hits,
-                "median_ms": round(statistics.median(times_ms), 3),
-                "p10_ms": round(deciles[0], 3),
-                "p90_ms": round(deciles[-1], 3),
+                "hits": hits,
+                **spread,
             }
         )
         print("  ".join(f"{key}={value}" for key, value in rows[-1].items()))

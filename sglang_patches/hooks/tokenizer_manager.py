@@ -23,7 +23,6 @@ from sglang_patches.observe.traces import TRACE
 from sglang_patches.requests.fused import FUSED, judge, settle
 from sglang_patches.requests.inbound import (
     DIFFERS,
-    SEEING_ROWS,
     has_dependencies,
     may_hold_facts,
     prepare,
@@ -35,7 +34,7 @@ from sglang_patches.requests.outbound import collect
 from sglang_patches.requests.recognition import RECOGNISED
 from sglang_patches.requests.settling import SETTLES
 from sglang_patches.requests.size import MAX_SHORT, is_short
-from sglang_patches.requests.state import ATTRIBUTE, CACHED_SEGMENTS
+from sglang_patches.requests.state import ATTRIBUTE
 from sglang_patches.requests.tenants import seal
 
 BEGAN = "depcache_began_s"  # attribute of a request: when its prompt was about to be read
@@ -116,10 +115,6 @@ async def unwrap_report(
                         report |= getattr(obj, FUSED).report(report["differs"])
                     if hasattr(obj, RECOGNISED):
                         report["recognised"] = getattr(obj, RECOGNISED)
-                    num_cached = report.pop(CACHED_SEGMENTS, 0)
-                    if hasattr(obj, SEEING_ROWS):
-                        found = getattr(obj, SEEING_ROWS)
-                        report["tables"] = {"found": found, "cached": num_cached}
                     trace = report.pop(TRACE, None)
                     if not hasattr(obj, SETTLES):  # its reply is not for the client
                         WATCHED.note(report, trace, getattr(obj, BEGAN, None))

@@ -169,7 +169,7 @@ def _invalidate(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
     gone = {tier: before[tier] - after[tier] for tier in before}
     if cache.disk is not None:
         paths = [table.path(leaf) for leaf in leaves]
-        gone[DISK] += cache.disk.found.forget(paths, tenant, table.behind.values())
+        gone[DISK] += cache.disk.found.forget(paths, tenant, table.behind_of(leaves))
     return {"tokens": gone, "in_use": num_kept}
 
 

@@ -37,7 +37,6 @@ from sglang_patches.observe.traces import TRACE, Watch, make_trace
 from sglang_patches.requests.inner import take_inner
 from sglang_patches.requests.state import (
     ATTRIBUTE,
-    CACHED_SEGMENTS,
     NO_FREE_SLOTS,
     POOL_TOO_SMALL,
     SOURCES,
@@ -360,9 +359,10 @@ class DependencyRequests:
         self.counters["requests"] += 1
         for name in (*SOURCES, "tail"):
             self.counters[name] += report[name]
-        told = {**report, CACHED_SEGMENTS: state.count_cached_segments()}
+        told = report
         if self.watch.is_on:
-            told[TRACE] = state.trace = make_trace(state)
+            state.trace = make_trace(state)
+            told = {**report, TRACE: state.trace}
         req.customized_info = {**(req.customized_info or {}), ATTRIBUTE: FirstSlice([told])}
         self._on_request(report, state.plan_s)
         logger.debug("rid=%s %s plan_ms=%.3f", req.rid, to_log(report), 1000 * state.plan_s)

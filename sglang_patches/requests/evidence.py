@@ -13,9 +13,9 @@ from typing import Any
 from depcache.config import Config
 from depcache.errors import ConfigError, PromptError
 from depcache.prompt.recompute import Recompute
-from depcache.select.evidence import Evidence, read_evidence
+from depcache.select.evidence import DEFAULT_RECOVERY, Evidence, read_evidence
 from sglang_patches.tiers.disk.fingerprint import weights_digest
-from sglang_patches.tiers.disk.model_files import find_model
+from sglang_patches.tiers.disk.model_files import find_model, load_format_of, weight_files
 
 _evidence: Evidence | None = None
 
@@ -36,12 +36,13 @@ def set_evidence(server_args: Any, config: Config) -> None:
         return
     model = str(server_args.model_path)
     place = find_model(model, server_args.revision, server_args.download_dir)
-    if place is None:
+    if place is None or load_format_of(server_args) == "dummy" or not weight_files(place):
         raise ConfigError(
             f"fused_evidence needs weights in files that can be read here, and {model!r} has none: "
             "give a local folder, or leave fused_evidence out"
         )
-    least = 0.8 if config.fused_min_recovery is None else config.fused_min_recovery
+    least = config.fused_min_recovery
+    least = DEFAULT_RECOVERY if least is None else least
     _evidence = read_evidence(Path(config.fused_evidence), weights_digest(place), least)
 
 

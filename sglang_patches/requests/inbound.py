@@ -40,6 +40,7 @@ from depcache.prompt.wire import (
 from sglang_patches.requests.beginnings import closing_of
 from sglang_patches.requests.behind import read_behind, texts_behind
 from sglang_patches.requests.fused import read_fused
+from sglang_patches.requests.inner import SEEING_ROWS
 from sglang_patches.requests.recognition import LAYOUT, RECOGNISED, find_facts, is_on
 
 logger = logging.getLogger("depcache")
@@ -51,9 +52,6 @@ its trees."""
 
 DIFFERS = "depcache_differs"
 """Attribute of a request that `prepare` has seen: in what it differs from its flat text."""
-
-SEEING_ROWS = "depcache_seeing_rows"
-"""Attribute of a request whose rows say what they see, each a segment of its own: their number."""
 
 _IS_READY = "depcache_is_ready"  # attribute of a request that `prepare` has seen
 

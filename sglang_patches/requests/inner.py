@@ -15,7 +15,10 @@ from sglang_patches.requests.scoring import SCORING
 STORING = "depcache_storing"
 """True: the last row is computed behind the others of the request, and stored as such."""
 
-KEYS = (SCORING, STORING)
+SEEING_ROWS = "depcache_seeing_rows"
+"""How many rows say what they see, each a segment of its own: the report counts those cached."""
+
+KEYS = (SCORING, STORING, SEEING_ROWS)
 
 
 def pass_on(obj: Any) -> None:

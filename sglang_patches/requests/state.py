@@ -28,14 +28,11 @@ from depcache.prompt.wire import WireIds, forest_from_wire
 from depcache.select import select
 from flashinfer_masks.visibility import Structure
 from sglang_patches.contract import Request
-from sglang_patches.requests.inner import STORING
+from sglang_patches.requests.inner import SEEING_ROWS, STORING
 from sglang_patches.requests.scoring import CHOSEN, SCORING, Scores, set_apart, take_param
 from sglang_patches.requests.tenants import Namespace
 
 ATTRIBUTE = "depcache"
-
-CACHED_SEGMENTS = "cached_segments"
-"""Where a report has how many segments are cached as a whole, between the two processes."""
 
 SOURCES = ("shared", "shifted", "loaded", "missed", "recomputed", "plain")
 """Counts of a report that add up to the prompt. `tail` counts those of `plain` that were cached."""
@@ -110,6 +107,7 @@ class RequestState:
     plan_s          seconds spent so far on preparing, matching and planning it
     trace           what is told of it to whoever watches; None while nobody does
     scores          of the context, where it settles rows for a selector that goes by them
+    num_seeing      rows that say what they see, see `inner.SEEING_ROWS`; None where none does
     """
 
     tokens: np.ndarray
@@ -134,6 +132,7 @@ class RequestState:
     plan_s: float = 0.0
     trace: dict[str, Any] | None = None
     scores: Scores | None = None
+    num_seeing: int | None = None
 
     @classmethod
     def make(
@@ -162,6 +161,7 @@ class RequestState:
             structure=structure,
             decode_offset=int(table.positions[-1]) + 1 - forest.num_tokens,
             scores=scores,
+            num_seeing=told.get(SEEING_ROWS),
         )
 
     @property
@@ -228,11 +228,12 @@ class RequestState:
             [report] = req.customized_info[ATTRIBUTE]
             report[CHOSEN] = self.scores.chosen()
 
-    def count_cached_segments(self) -> int:
-        """Segments of the context none of whose tokens is computed."""
+    def _count_tables(self) -> dict[str, int | None]:
+        """Rows that say what they see, and those of them none of whose tokens is computed."""
         assert self.plan is not None
         missed = self.plan.rows.by_segment(self.table)[:, RowKind.MISSED]
-        return int((missed[min(self.structure.system_len, 1) :] == 0).sum())
+        num_cached = int((missed[min(self.structure.system_len, 1) :] == 0).sum())
+        return {"found": self.num_seeing, "cached": num_cached}
 
     def report(self) -> dict[str, Any]:
         """The reply's `metadata.depcache`: how many tokens came from where."""
@@ -253,6 +254,7 @@ class RequestState:
             "tail": plan.num_tail_shared + self.num_tail_loaded,
             "fallback_reason": self.fallback_reason,
             **({"patched": plan.num_patched} if self.table.patches else {}),
+            **({} if self.num_seeing is None else {"tables": self._count_tables()}),
         }
 
 

@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +16,7 @@ import pytest
 from depcache.client import Client
 from depcache.client.reply import ReuseReport
 from depcache.prompt.recompute import Recompute
-from tests.helpers.ends import SLOWEST_S
+from tests.helpers.commands import run_json
 from tests.helpers.server import start_server
 
 pytestmark = pytest.mark.sglang
@@ -51,17 +48,8 @@ class Corpus:
     def precompute(self, *arguments: str) -> dict[str, Any]:
         """What the command says with --json; one state for the same first two arguments."""
         state = self.folder / f"{'-'.join(arguments[:2])}.jsonl"
-        options = ["--server", self.client.base_url, "--state", str(state), "--json", *arguments]
-        command = [sys.executable, "-m", "depcache.cli.main", "precompute"]
-        done = subprocess.run(
-            [*command, "--chunks", str(self.write()), *options],
-            capture_output=True,
-            text=True,
-            timeout=SLOWEST_S,
-            env={**os.environ},
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        options = ("--server", self.client.base_url, "--state", state, *arguments)
+        return run_json("precompute", "--chunks", self.write(), *options)
 
     def ask(self, *names: str, is_behind: bool = False, **fields: Any) -> ReuseReport:
         """The report of a question about these chunks; each behind the one before it, or alone."""

@@ -3,12 +3,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +16,7 @@ from depcache.client.reply import ReuseReport
 from depcache.graph import open_store
 from depcache.precompute import PrecomputeSettings
 from depcache.prompt.render import render
-from tests.helpers.ends import SLOWEST_S
-from tests.helpers.server import start_server
+from tests.helpers.commands import run_json, serve_every_tier
 
 pytestmark = pytest.mark.sglang
 
@@ -53,32 +48,13 @@ class Work:
     def state(self, salt: str | None = None) -> Path:
         return self.folder / f"{salt}.jsonl"
 
-    @contextmanager
-    def serve(self) -> Iterator[Client]:
-        """A server with every tier, which is killed in the end."""
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in {
-                "HOST_GB": "0.05",
-                "DISK_GB": "0.05",
-                "DISK_FOLDER": str(self.folder / "disk"),
-                "LOAD_POLICY": "always",  # computing a tiny model is faster
-            }.items():
-                patch.setenv(f"DEPCACHE_{name}", value)
-            with start_server(self.model, log=self.folder / "log.txt") as http:
-                yield Client(str(http.base_url), http_client=http)
+    def serve(self) -> AbstractContextManager[Client]:
+        return serve_every_tier(self.model, self.folder)
 
     def run(self, client: Client, command: str, *arguments: object) -> dict[str, Any]:
         """What a command says with --json."""
-        argv = [command, "--graph", self.graph, "--server", client.base_url, "--json", *arguments]
-        done = subprocess.run(
-            [sys.executable, "-m", "depcache.cli.main", *map(str, argv)],
-            capture_output=True,
-            text=True,
-            timeout=SLOWEST_S,
-            env={**os.environ},
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        where = ("--graph", self.graph, "--server", client.base_url)
+        return run_json(command, *where, *arguments)
 
     def precompute(self, client: Client, salt: str | None = None) -> dict[str, Any]:
         tenant = [] if salt is None else ["--salt", salt]

@@ -4,24 +4,18 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from depcache.client import Client
 from depcache.client.reply import ReuseReport
 from depcache.prompt.recompute import Recompute
 from tests.e2e.test_precomputed_chunks import SALT, Corpus
-from tests.helpers.ends import SLOWEST_S
-from tests.helpers.server import start_server
+from tests.helpers.commands import run_json, serve_every_tier
 
 pytestmark = pytest.mark.sglang
 
@@ -43,17 +37,8 @@ class Similar(Corpus):
     def invalidate(self, name: str) -> dict[str, Any]:
         """What `depcache invalidate --chunks` says of a chunk."""
         state = self.folder / "--source-similar.jsonl"
-        command = [sys.executable, "-m", "depcache.cli.main", "invalidate", "--json"]
-        command += ["--chunks", str(self.write()), "--entity", name, "--state", str(state)]
-        done = subprocess.run(
-            [*command, "--server", self.client.base_url],
-            capture_output=True,
-            text=True,
-            timeout=SLOWEST_S,
-            env={**os.environ},
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        where = ("--state", state, "--server", self.client.base_url)
+        return run_json("invalidate", "--chunks", self.write(), "--entity", name, *where)
 
     def ask_similar(self, *names: str, number: int = 2, **fields: Any) -> ReuseReport:
         assert self.neighbours is not None
@@ -69,20 +54,6 @@ class Similar(Corpus):
         return reply.depcache
 
 
-@contextmanager
-def serve(model: Path, folder: Path) -> Iterator[Client]:
-    """A server with every tier, which is killed in the end."""
-    tiers = {
-        "HOST_GB": "0.05",
-        "DISK_GB": "0.05",
-        "DISK_FOLDER": str(folder / "disk"),
-        "LOAD_POLICY": "always",  # computing a tiny model is faster
-    }
-    environment = {f"DEPCACHE_{name}": value for name, value in tiers.items()}
-    with start_server(model, log=folder / "log.txt", environment=environment) as http:
-        yield Client(str(http.base_url), http_client=http)
-
-
 def test_similar_chunks_are_computed_kept_and_found(
     model_path: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -92,7 +63,7 @@ def test_similar_chunks_are_computed_kept_and_found(
     }
     near = {name: rng.sample([n for n in texts if n != name], 3) for name in texts}
     model = model_path("llama_gqa")
-    with serve(model, tmp_path) as client:
+    with serve_every_tier(model, tmp_path) as client:
         corpus = Similar(client, tmp_path, texts, near)
         first = corpus.compute(2)
         assert (first["computed"], first["failed"]) == (12, 0)
@@ -112,7 +83,7 @@ def test_similar_chunks_are_computed_kept_and_found(
         assert anew["computed"] == 12
         assert anew["notes"] == ["starting anew: similar not the same as before"]
         assert corpus.compute(2)["computed"] == 12  # the state began anew
-    with serve(model, tmp_path) as client:
+    with serve_every_tier(model, tmp_path) as client:
         corpus = Similar(client, tmp_path, texts, near)
         assert corpus.compute(2)["requests"] == 0  # the disk has it all
         names = ["c-3", "a-0", "b-2"]

@@ -6,13 +6,9 @@ The commands are those that people run, against real servers with every tier.
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +18,7 @@ import pytest
 from depcache.client import Client
 from depcache.client.reply import ReuseReport
 from depcache.tables import Catalog, Table, render_tables
-from tests.helpers.ends import SLOWEST_S
-from tests.helpers.server import start_server
+from tests.helpers.commands import run_json, serve_every_tier
 
 pytestmark = pytest.mark.sglang
 
@@ -62,32 +57,12 @@ class Work:
     folder: Path
     model: Path
 
-    @contextmanager
-    def serve(self) -> Iterator[Client]:
-        """A server with every tier, which is killed in the end."""
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in {
-                "HOST_GB": "0.05",
-                "DISK_GB": "0.05",
-                "DISK_FOLDER": str(self.folder / "disk"),
-                "LOAD_POLICY": "always",  # computing a tiny model is faster
-            }.items():
-                patch.setenv(f"DEPCACHE_{name}", value)
-            with start_server(self.model, log=self.folder / "log.txt") as http:
-                yield Client(str(http.base_url), http_client=http)
+    def serve(self) -> AbstractContextManager[Client]:
+        return serve_every_tier(self.model, self.folder)
 
     def run(self, client: Client, command: str, *arguments: object) -> dict[str, Any]:
         """What a command says with --json."""
-        argv = ["tables", command, "--server", client.base_url, "--json", *arguments]
-        done = subprocess.run(
-            [sys.executable, "-m", "depcache.cli.main", *map(str, argv)],
-            capture_output=True,
-            text=True,
-            timeout=SLOWEST_S,
-            env={**os.environ},
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return run_json("tables", command, "--server", client.base_url, *arguments)
 
     def precompute(self, client: Client, catalog: str = "old", *more: object) -> dict[str, Any]:
         named = self.folder / f"{catalog}.jsonl"

@@ -71,7 +71,10 @@ def test_notes_are_no_problems():
     assert not is_healthy([Check("a", "ok", ""), Check("b", "problem", "")])
 
 
-@pytest.mark.parametrize(("passed", "is_said"), [((), True), ((1, 2), True), (range(1, 8), False)])
+@pytest.mark.parametrize(
+    ("passed", "is_said"),
+    [((), True), ((1, 2), True), (range(1, gpu_checks.NUM_CHECKS + 1), False)],
+)
 def test_on_a_gpu_it_says_which_checks_have_not_passed_yet(monkeypatch, passed, is_said):
     monkeypatch.setattr(gpu_checks, "PASSED", frozenset(passed))
     monkeypatch.setattr(doctor, "find_gpu", lambda: True)

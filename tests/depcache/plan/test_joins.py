@@ -197,6 +197,13 @@ def hexagon() -> Tables:
     return Tables([[number, 100 + number] for number in range(6)], refers)
 
 
+def test_only_the_trees_that_are_asked_for_say_what_they_are_behind() -> None:
+    table = Prompt(hexagon(), [0, 1, 2, 3, 4, 5]).table()
+    assert table.behind_of([1, 2]) == set()
+    assert table.behind_of([5]) == {table.behind[4]}  # below the join
+    assert table.behind_of([2, 5, 6]) == {table.behind[4], table.behind[6]}
+
+
 def test_a_join_hangs_below_a_root_of_its_own() -> None:
     prompt = Prompt(hexagon(), [0, 1, 2, 3, 4, 5])
     assert prompt.segments == [0, 1, 2, 3, 4, 5]

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from depcache.cache import KVTree, Node, TierCopies
+from depcache.cache import Node
 from depcache.cache.invariants import check_tree
 from depcache.plan import (
     ContextInsertion,
@@ -23,7 +23,7 @@ from depcache.plan import (
 )
 from depcache.plan.patch_key import make_patch_keys
 from depcache.prompt.forest import Forest
-from tests.helpers.keeper import Keeper
+from tests.helpers.held import HeldServer
 from tests.helpers.prompts import Tree, TreePrompt
 
 Key = tuple[Any, ...]
@@ -43,24 +43,15 @@ def forest_of(prompt: TreePrompt) -> Forest:
     )
 
 
-class Server:
+class Server(HeldServer):
     """A tree that settles and fuses prompts as a server gives them to it; slots count up.
 
     held  recomputed token -> its slot, as the model has it
     """
 
-    def __init__(self) -> None:
-        self.tree = KVTree()
-        self.copies = TierCopies(self.tree, "host")
-        self.tree.tiers.append(Keeper(self.copies, self._keep))
-        self.held: dict[Key, int] = {}
-        self.num_slots = 0
-
-    def _keep(self, leaving: list[tuple[Node, Any]]) -> None:
-        for node, slots in leaving:
-            assert not node.root.is_patch
-            if "host" not in node.copies:
-                self.copies.add(node, slots)
+    def keep(self, leaving: list[tuple[Node, Any]]) -> None:
+        assert not any(node.root.is_patch for node, _ in leaving)
+        super().keep(leaving)
 
     def table(self, prompt: TreePrompt, chosen: list[int] | None) -> SegmentTable:
         """In layout `tree`, or fused where something is chosen."""
@@ -157,16 +148,8 @@ class Server:
                 found[index] = self.held[key]
         return found
 
-    def evict(self, num_tokens: int) -> None:
-        self._forget(self.tree.tiers.evict(self.tree, num_tokens))
-
-    def _forget(self, freed: list[np.ndarray]) -> None:
-        gone = set(np.concatenate(freed or [np.empty(0)]).tolist())
-        self.held = {key: slot for key, slot in self.held.items() if slot not in gone}
-        check_tree(self.tree)
-
     def forget(self, node: Node) -> None:
-        self._forget(self.tree.forget(node)[0])
+        self.note_freed(self.tree.forget(node)[0])
 
     def num_patched_nodes(self) -> int:
         return sum(node.root.is_patch for node in self.tree.nodes())

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from depcache.cache import KVTree, Node, TierCopies
 from depcache.cache.invariants import check_tree
 from depcache.cache.radix import to_key
 from depcache.plan import (
@@ -25,7 +24,7 @@ from depcache.plan import (
 from depcache.plan.tail_key import MIN_TAIL_TOKENS, make_tail_key
 from depcache.prompt.forest import Forest
 from tests.depcache.plan.test_request import make_table
-from tests.helpers.keeper import Keeper
+from tests.helpers.held import HeldServer
 from tests.helpers.prompts import Tree, TreePrompt
 
 LONG = MIN_TAIL_TOKENS
@@ -34,23 +33,11 @@ Key = tuple[Any, ...]
 """(namespace, system, trees, token, token, ...): one token of a tail."""
 
 
-class Server:
+class Server(HeldServer):
     """A tree that takes prompts and answers as a server gives them to it; slots count up.
 
     held  tail token -> its slot, as the model has it
     """
-
-    def __init__(self) -> None:
-        self.tree = KVTree()
-        self.copies = TierCopies(self.tree, "host")
-        self.tree.tiers.append(Keeper(self.copies, self._keep))
-        self.held: dict[Key, int] = {}
-        self.num_slots = 0
-
-    def _keep(self, leaving: list[tuple[Node, Any]]) -> None:
-        for node, slots in leaving:
-            if "host" not in node.copies:
-                self.copies.add(node, slots)
 
     def plan(self, prompt: TreePrompt, namespace: str = "ns", **options: Any) -> RequestPlan:
         options = {"tail_stop": prompt.num_tokens - 1, "allow_load": False, **options}
@@ -101,11 +88,6 @@ class Server:
     def keys(prompt: TreePrompt, tokens: list[int], namespace: str = "ns") -> list[Key]:
         context = (namespace, *map(repr, (prompt.system, prompt.trees)))
         return [(*context, *tokens[: stop + 1]) for stop in range(len(tokens))]
-
-    def evict(self, num_tokens: int) -> None:
-        gone = np.concatenate(self.tree.tiers.evict(self.tree, num_tokens) or [np.empty(0)])
-        self.held = {key: slot for key, slot in self.held.items() if slot not in set(gone.tolist())}
-        check_tree(self.tree)
 
 
 TREES: list[Tree] = [([10, 11], [([12], []), ([13, 14], [])]), ([20, 21], []), ([10, 15], [])]

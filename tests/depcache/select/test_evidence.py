@@ -14,13 +14,27 @@ from depcache.prompt.recompute import Recompute
 from depcache.select.evidence import MIN_QUESTIONS, Evidence, Measured, read_evidence
 from eval.chunks.summary import summarise
 
+
+def measured(method: str, recompute: float, recovered: float | None) -> Measured:
+    return Measured(
+        model="mine",
+        set="all",
+        form="cut",
+        method=method,
+        placement="sequential",
+        recompute=recompute,
+        recovered=recovered,
+        n=200,
+    )
+
+
 ROWS = (
-    Measured("reuse", 0.0, 0.0),
-    Measured("first", 0.05, 0.6),
-    Measured("first", 0.15, 0.9),
-    Measured("query", 0.15, None),
-    Measured("previous", 0.0, 0.97),
-    Measured("similar", 0.0, -0.4),
+    measured("reuse", 0.0, 0.0),
+    measured("first", 0.05, 0.6),
+    measured("first", 0.15, 0.9),
+    measured("query", 0.15, None),
+    measured("previous", 0.0, 0.97),
+    measured("similar", 0.0, -0.4),
 )
 BEFORE = ("a chunk before", None)
 SIMILAR = (("one", "two"), None)
@@ -94,6 +108,7 @@ def test_a_report_of_the_command_is_read(tmp_path: Path, recovered: bool) -> Non
         ("{", "cannot be read as JSON"),
         ([1], "does not say which weights"),
         ({"quality": []}, "does not say which weights"),
+        ({"weights": {"mine": "abc"}, "quality": [{"model": "mine"}]}, "and what came out .*set"),
         (make_report(MIN_QUESTIONS, recovered=True, weights="x"), "about other weights"),
         (make_report(MIN_QUESTIONS - 2, recovered=True), "no row of at least 100 questions"),
         ({"weights": {"mine": "abc"}}, "no row of at least 100 questions"),

@@ -110,6 +110,30 @@ def test_all_routes_read_joins(client, admin) -> None:
     assert client.explain(prompt)["missed"] == cold["missed"]
 
 
+def test_what_a_table_sees_stays_where_the_ends_alone_are_given_up(client, admin) -> None:
+    catalog = fresh_catalog()
+    prompt = render_tables(catalog, ["track"], "Which?")  # a join of album and genre
+    client.chat(prompt.messages, max_tokens=1, **prompt.extra_body)
+    gone = admin.invalidate(prompt, ends_only=True)
+    table = {row["start"]: row for row in client.explain(prompt)["table"]}
+    own = [row for row in table.values() if row["missed"]]
+    assert len(own) == 1 and gone["tokens"]["device"] == own[0]["missed"]
+    assert client.explain(render_tables(catalog, ["album", "genre"], "Which?"))["missed"] == 0
+    chain = render_tables(catalog, ["album"], "Which?")  # behind artist alone
+    admin.invalidate(chain, ends_only=True)
+    assert client.explain(chain)["missed"] > 0
+    assert client.explain(render_tables(catalog, ["artist", "genre"], "Which?"))["missed"] == 0
+
+
+def test_ends_only_is_yes_or_no(served) -> None:
+    reply = served.client.post(
+        "/depcache/invalidate?ends_only=maybe",
+        json={},
+        headers={"Authorization": f"Bearer {ADMIN_KEY}"},
+    )
+    assert reply.status_code == 400 and "ends_only is 'maybe'" in reply.text
+
+
 def test_tables_are_reused_wherever_they_stand_in_the_text(client) -> None:
     catalog = fresh_catalog()
     prompt = render_tables(catalog, None, "Which?", sees="nothing")

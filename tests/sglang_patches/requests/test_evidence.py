@@ -81,7 +81,9 @@ def test_a_server_of_other_weights_does_not_start(
     model: Path, report: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DEPCACHE_FUSED_EVIDENCE", raising=False)  # the engine's
-    args: Any = SimpleNamespace(model_path=str(model), revision=None, download_dir=None)
+    args: Any = SimpleNamespace(
+        model_path=str(model), revision=None, download_dir=None, load_format="auto"
+    )
     told = json.loads(report.read_text())
     told["weights"] = {"mine": "of another model"}
     other = report.with_name("other.json")
@@ -94,6 +96,9 @@ def test_a_server_of_other_weights_does_not_start(
         args.model_path = "no/such-model"
         with pytest.raises(ConfigError, match="needs weights in files"):
             set_evidence(args, Config(fused_evidence=str(report)))
+        args.model_path, args.load_format = str(model), "dummy"  # random weights are in no file
+        with pytest.raises(ConfigError, match="needs weights in files"):
+            set_evidence(args, Config(fused_evidence=str(report)))
     finally:
-        args.model_path = str(model)
+        args.load_format = "auto"
         set_evidence(args, Config(fused_evidence=str(report)))
