@@ -41,7 +41,7 @@ from depcache.prompt.unread import texts_of
 if TYPE_CHECKING:
     from depcache.prompt.dep_prompt import DepPrompt
     from depcache.tables.catalog import Catalog
-    from depcache.tables.render import Sees
+    from depcache.tables.seen import Sees
 
 DEFAULT_URL = "http://127.0.0.1:30000"
 DEFAULT_MAX_TOKENS = 128

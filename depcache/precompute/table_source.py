@@ -64,7 +64,7 @@ class TableSource(Source):
         system: str | None = DEFAULT_TABLE_SYSTEM,
         fields: Mapping[str, Any] | None = None,
     ) -> None:
-        from depcache.tables.render import read_sees  # brings networkx
+        from depcache.tables.seen import read_sees
 
         self._catalog = catalog
         self._named = {table.text: table.name for table in catalog}

@@ -35,7 +35,7 @@ MAX_SEEING_ROWS = 4096
 MAX_SEEN = 2**17
 """Most numbers that all these rows together may name."""
 
-_KEYS = ("message", "start", "lens", "rows", "parents", "merge", "lead", "sees")
+_KEYS = ("message", "start", "lens", "rows", "parents", "merge", "lead", "sees", "absent")
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ class Outline:
     sees     for each row the other rows that it sees, with all that these see, whichever comes
              first; () where none sees another. Rows that see each other are seen as one. Not with
              `parents`; with `merge`, rows that see the same share their beginnings
+    absent   how many references lead from its rows to what is not in the prompt; None where they
+             are not counted. It changes nothing but the report
 
     An element is encoded by itself, so its tokens depend on no neighbour. Raises PromptError when
     the numbers cut no text; `check_text` says whether they fit one.
@@ -70,6 +72,7 @@ class Outline:
     message: int | None = None
     lead: int = 0
     sees: tuple[tuple[int, ...], ...] = ()
+    absent: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("lens", "rows", "parents"):
@@ -106,6 +109,13 @@ class Outline:
         object.__setattr__(self, "sees", _read_sees(self.sees, len(self.rows)))
         if self.sees and self.parents:
             raise PromptError("sees of the outline cannot be combined with parents: leave out one")
+        if self.absent is not None and not (
+            type(self.absent) is int and 0 <= self.absent <= MAX_ELEMENTS
+        ):
+            raise PromptError(
+                f"absent of the outline is {shorten(self.absent)}: send a number of references, "
+                f"from 0 to {MAX_ELEMENTS}, or leave it out"
+            )
 
     def _check_parents(self) -> None:
         if not self.parents:
@@ -188,6 +198,8 @@ class Outline:
             data["lead"] = self.lead
         if self.sees:
             data["sees"] = [list(seen) for seen in self.sees]
+        if self.absent is not None:
+            data["absent"] = self.absent
         return data
 
     def to_params(self, layout: str, template: str | None = None) -> dict[str, Any]:
@@ -231,6 +243,7 @@ def outline_schema(schema: dict[str, Any]) -> None:
             "merge": {"type": "boolean"},
             "lead": count,
             "sees": {"type": "array", "items": {"type": "array", "items": count}},
+            "absent": {"anyOf": [count, {"type": "null"}]},
         },
         "required": ["start", "lens", "rows"],
         "additionalProperties": False,

@@ -173,11 +173,13 @@ def render_rows(
     layout: Layout = "tree",
     recompute: float | Recompute | None = None,
     sees: Iterable[Iterable[int]] = (),
+    absent: int | None = None,
 ) -> RenderedPrompt:
     """A chat request that asks `question` about texts, each a row that stands for itself.
 
     heading  goes before the texts, in the same message
     sees     for each text, of which no two are equal, the others that it sees, ascending
+    absent   how often they refer to what is not among them; None where they refer to nothing
 
     The rest and what is raised are as for `render_chunks`.
     """
@@ -191,6 +193,7 @@ def render_rows(
         (1,) * len(lens),
         message=len(messages) - 1,
         sees=tuple(map(tuple, sees)),
+        absent=absent,
     )
     params = _fuse(outline.to_params(layout), recompute)
     return RenderedPrompt(messages, {"custom_params": params}, context)

@@ -12,28 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Literal, get_args
 
 from depcache.errors import PromptError, shorten
 from depcache.prompt.layout_names import Layout
 from depcache.prompt.render import DEFAULT_TABLE_SYSTEM, RenderedPrompt, render_rows
 from depcache.tables.catalog import Catalog
+from depcache.tables.seen import DEFAULT_SEES, Sees, count_absent, read_sees, see
 
 HEADING = "Tables:"
-
-Sees = Literal["nothing", "references", "component"]
-"""What a table sees beside the system and itself, always of the tables in the prompt alone:
-
-nothing     no other table
-references  those that it refers to, directly or not
-component   those that hang together with it, whichever way references lead, and stand before it
-"""
-
-SEES: tuple[Sees, ...] = get_args(Sees)
-
-DEFAULT_SEES: Sees = "references"
-
 
 @dataclass(frozen=True)
 class RenderedTables(RenderedPrompt):
@@ -70,7 +56,7 @@ def render_tables(
     names       in any order and any case, each once or more; None for all of the catalog
     question    goes behind them
     system      the system message; None or "" for no system message
-    sees        what a table sees beside itself, see `Sees`
+    sees        what a table sees beside itself, see `depcache.tables.seen.Sees`
     close       add the tables that the wanted ones refer to, directly or not: SQL needs them to
                 join, and each table then sees the same in every prompt
     max_tables  where `close` would make more of them, none is added; what was asked for stays
@@ -102,7 +88,7 @@ def render_tables(
     texts = dict.fromkeys(catalog[name].text for name in tables)
     row_of = {text: row for row, text in enumerate(texts)}
     seen: list[set[int]] = [set() for _ in texts]
-    for name, others in _see(catalog, tables, seen_by).items():
+    for name, others in see(catalog, tables, seen_by).items():
         row = row_of[catalog[name].text]
         seen[row].update(row_of[catalog[other].text] for other in others)
         seen[row].discard(row)
@@ -113,6 +99,7 @@ def render_tables(
         system=system,
         layout=layout,
         sees=[sorted(rows) for rows in seen],
+        absent=count_absent(catalog, tables),
     )
     return RenderedTables(
         prompt.messages,
@@ -123,29 +110,6 @@ def render_tables(
         left_out=tuple(sorted(known.difference(tables))),
         sees=seen_by,
     )
-
-
-def read_sees(sees: str) -> Sees:
-    """The same, as one of `SEES`; PromptError for any other."""
-    for known in SEES:
-        if sees == known:
-            return known
-    raise PromptError(f"sees is {shorten(sees)}: use one of {', '.join(SEES)}")
-
-
-def _see(catalog: Catalog, tables: tuple[str, ...], sees: Sees) -> dict[str, list[str]]:
-    """Returns what each table sees, where it sees others; what these see may be left out."""
-    here = set(tables)
-    if sees == "references":
-        # Also through a table that is not here, which is then named by nobody.
-        closures = {name: catalog.references.closure([name]) for name in tables}
-        return {name: [other for other in closures[name] if other in here] for name in tables}
-    found: dict[str, list[str]] = {}
-    if sees == "component":
-        for component in catalog.references.components:
-            chain = [name for name in component if name in here]
-            found |= {below: [above] for above, below in pairwise(chain)}
-    return found
 
 
 def _read_names(names: Iterable[str]) -> list[str]:

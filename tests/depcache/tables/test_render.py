@@ -10,7 +10,7 @@ import pytest
 from depcache.errors import PromptError
 from depcache.prompt.outline import Outline
 from depcache.tables import Catalog, Table, render_tables
-from depcache.tables.render import Sees
+from depcache.tables.seen import Sees
 from tests.depcache.tables.shop import REFERENCES
 
 CATALOG = Catalog(
@@ -27,7 +27,9 @@ def test_tables_are_rows_of_the_message_behind_what_they_refer_to() -> None:
     outline = Outline.from_json(params["depcache_outline"])
     assert outline.pieces(text) == [f"\n\n{CATALOG[name].text}" for name in prompt.tables]
     assert outline.rows == (1,) * 4 and not outline.merge
-    assert outline.sees == ((), (0,), (), (0, 1, 2)) and prompt.sees == "references"
+    # What is seen by way of another is not named: track sees artist through album.
+    assert outline.sees == ((), (0,), (), (1, 2)) and prompt.sees == "references"
+    assert outline.absent == 0
     assert (params["depcache_version"], params["depcache_layout"]) == (2, "tree")
     assert text == f"Tables:{prompt.flat_text}\n\nQuestion: How many?"
 
@@ -45,6 +47,9 @@ def test_without_closing_only_what_was_asked_for_is_there() -> None:
     assert (prompt.tables, prompt.added) == (("album", "track"), ())
     assert prompt.left_out == ("artist", "genre")
     assert len(prompt.messages) == 1
+    for sees in ("references", "nothing", "component"):
+        prompt = render_tables(CATALOG, ["track", "album"], "Q?", close=False, sees=sees)
+        assert prompt.extra_body["custom_params"]["depcache_outline"]["absent"] == 2
 
 
 def test_what_does_not_fit_is_not_added_and_that_is_said() -> None:
@@ -91,7 +96,7 @@ def test_a_table_sees_all_before_it_in_its_component() -> None:
 
 def test_tables_in_a_cycle_see_each_other() -> None:
     catalog = Catalog([Table("b", "B", ("a",)), Table("a", "A", ("b",)), Table("c", "C", ("b",))])
-    expected = {"a": ["b"], "b": ["a"], "c": ["a", "b"]}
+    expected = {"a": ["b"], "b": ["a"], "c": ["b"]}
     assert sees_of("c", "b", "a", sees="references", catalog=catalog) == expected
 
 
