@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from depcache.cli.output import JSON_HELP, make_console, print_json, read_text
-from depcache.recognition.recognise import DEADLINE_S, Recognised, recognise, text_of
+from depcache.recognition.recognise import DEADLINE_S, Recognised, recognise
+from depcache.recognition.texts import text_of
 
 MAX_SHOWN = 20
 MAX_EXAMPLE = 60

@@ -12,12 +12,10 @@ from rich.text import Text
 
 from depcache.cli.output import JSON_HELP, make_console, print_json, read_text
 from depcache.cli.recognise import read_prompt
-from depcache.errors import PromptError
-from depcache.recognition.recognise import text_of
 
 if TYPE_CHECKING:
     from depcache.tables.catalog import Catalog
-    from depcache.tables.find import Finder, Found
+    from depcache.tables.prompt_tables import FoundTables
 
 DEFAULT_CATALOG = Path("tables.jsonl")
 MAX_SHOWN_NOTES = 5
@@ -141,19 +139,15 @@ def find_tables(
 ) -> None:
     """Say which tables of a prompt would be recognised, which not, and why."""
     from depcache.tables.catalog import Catalog
-    from depcache.tables.find import CatalogFinder, DdlFinder
+    from depcache.tables.prompt_tables import PromptTables
 
-    finder: Finder
-    if catalog is not None:
-        finder = CatalogFinder(Catalog.read(catalog))
-    else:
-        finder = DdlFinder(deadline_s=None)
+    tables = "ddl" if catalog is None else Catalog.read(catalog)
     prompt = read_prompt(read_text(file))
-    message, text, found = _look(finder, prompt)
+    looked = PromptTables.make(tables, deadline_s=None).recognise(prompt)
     if as_json:
-        print_json(found_to_json(found, message))
+        print_json(found_to_json(looked))
     else:
-        _print_found(found, message, text)
+        _print_found(looked)
 
 
 def to_json(catalog: Catalog, names: list[str]) -> dict[str, Any]:
@@ -190,10 +184,12 @@ def to_dot(catalog: Catalog, names: list[str]) -> str:
     return "\n".join([*lines, "}", ""])
 
 
-def found_to_json(found: Found, message: int | None) -> dict[str, Any]:
+def found_to_json(looked: FoundTables) -> dict[str, Any]:
     """What `find --json` prints. Places are code points of the message, or of the text."""
+    found, outline = looked.found, looked.outline
     return {
-        "message": message,
+        "message": looked.message,
+        "outline": None if outline is None else outline.to_json(),
         "hits": [
             {
                 "name": hit.table.name,
@@ -209,18 +205,6 @@ def found_to_json(found: Found, message: int | None) -> dict[str, Any]:
         ],
         "reason": found.reason,
     }
-
-
-def _look(finder: Finder, prompt: str | list[Any]) -> tuple[int | None, str, Found]:
-    """The message with the most characters of tables, its text, and what is found there."""
-    if isinstance(prompt, str):
-        return None, prompt, finder.look(prompt)
-    texts = [(number, text_of(message)) for number, message in enumerate(prompt)]
-    looked = [(number, text, finder.look(text)) for number, text in texts if text is not None]
-    if not looked:
-        raise PromptError("there is no message with a text: give messages, or a text")
-    # Where nothing is found, the last message is the one that is asked about.
-    return max(reversed(looked), key=lambda each: sum(h.stop - h.start for h in each[2].hits))
 
 
 def _print_tables(answer: dict[str, Any], *, with_text: bool) -> None:
@@ -242,9 +226,10 @@ def _print_tables(answer: dict[str, Any], *, with_text: bool) -> None:
         console.print(f"\na prompt also gets {', '.join(answer['added'])}", markup=False)
 
 
-def _print_found(found: Found, message: int | None, text: str) -> None:
+def _print_found(looked: FoundTables) -> None:
     console = make_console()
-    where = "the text" if message is None else f"message {message}"
+    found, text = looked.found, looked.text
+    where = "the text" if looked.message is None else f"message {looked.message}"
     if found.hits:
         console.print(
             f"{len(found.hits)} tables in {where}, characters {found.hits[0].start} to "

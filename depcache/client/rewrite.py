@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn an OpenAI request that holds graph facts as text into a dependency prompt.
+"""Turn an OpenAI request that holds graph facts or tables as text into a dependency prompt.
 
-The facts stay in the message as text, in the spelling of their template, and `custom_params` says
+They stay in the message as text, in the spelling of their template, and `custom_params` says
 where they stand (the outline of the wire). What is not recognised is left exactly as it was.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from depcache.client.context import MARKER, GraphContext
 from depcache.client.notice import UnreadNotice
@@ -19,7 +19,10 @@ from depcache.prompt.layout_names import Layout
 from depcache.prompt.outline import PREFIX
 from depcache.prompt.render import HEADING
 from depcache.prompt.template import name_on_wire
-from depcache.recognition.recognise import recognise
+from depcache.recognition.recognise import Recognised, recognise
+
+if TYPE_CHECKING:
+    from depcache.tables.prompt_tables import FoundTables, PromptTables
 
 ARROW = " -> "
 MIN_LINES = 2
@@ -75,6 +78,7 @@ def rewrite_body(
     layout: Layout,
     merge: bool = False,
     notice: UnreadNotice | None = None,
+    tables: PromptTables | None = None,
 ) -> dict[str, Any] | None:
     """The same request as a dependency prompt; None when it should go out as it is.
 
@@ -84,8 +88,9 @@ def rewrite_body(
     auto     look for facts in the text when no context is given
     merge    False: rows as frameworks write them stand whole, the text is not changed. True: lines
              `A -> rel -> B` alone are read, and become trees, for models trained for it
-    layout   position layout for facts that were found
+    layout   position layout for what was found
     notice   is shown the texts around what was found
+    tables   finds tables. It looks first: a prompt that has some is not searched for facts
     """
     if not isinstance(body, dict) or not _may_add_params(body):
         return None
@@ -101,10 +106,12 @@ def rewrite_body(
                 )
         else:
             stretch, params = None, None
-            if auto and merge:
+            if tables is not None:
+                stretch, params = _recognise(body, slots, layout, tables.recognise)
+            if params is None and auto and merge:
                 stretch, params = _place_found(slots, layout)
-            elif auto:
-                stretch, params = _recognise(body, slots, layout)
+            elif params is None and auto:
+                stretch, params = _recognise(body, slots, layout, recognise)
             if auto and notice is not None and not notice.is_said:
                 notice.look(_around_facts(slots, stretch))
     except DepCacheError as error:
@@ -197,15 +204,18 @@ def _place_context(slots: list[_Slot], context: GraphContext) -> dict[str, Any] 
 
 
 def _recognise(
-    body: Mapping[str, Any], slots: list[_Slot], layout: Layout
+    body: Mapping[str, Any],
+    slots: list[_Slot],
+    layout: Layout,
+    read: Callable[[Any], Recognised | FoundTables],
 ) -> tuple[str | None, dict[str, Any] | None]:
-    """Find the rows of facts that a framework wrote. Nothing is changed.
+    """Find what a framework wrote. Nothing is changed.
 
-    Returns their text and the `custom_params` that say where they stand.
+    Returns its text and the `custom_params` that say where it stands.
     """
     if not slots:
         return None, None
-    found = recognise(body["prompt"] if slots[0].message is None else body["messages"])
+    found = read(body["prompt"] if slots[0].message is None else body["messages"])
     outline = found.outline
     if outline is None:
         return None, None

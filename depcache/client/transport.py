@@ -6,8 +6,8 @@
 The same argument gives it to LlamaIndex (`OpenAILike(http_client=...)`), LangChain
 (`ChatOpenAI(http_client=...)`) and neo4j-graphrag (`OpenAILLM(http_client=...)`). Only the JSON
 bodies of POSTs to `/chat/completions` and `/completions` are touched, and only when they hold
-facts in a spelling that is recognised. What looks like facts and is not is said in the log, once
-for each client.
+facts in a spelling that is recognised, or tables where they are to be looked for. What looks like
+facts and is not is said in the log, once for each client.
 Replies pass unchanged; what was reused is in their `metadata["depcache"]`.
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import logging
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import httpx
 
@@ -26,19 +26,36 @@ from depcache.client.rewrite import rewrite_body
 from depcache.errors import ConfigError
 from depcache.prompt.layout_names import Layout, read_layout
 
+if TYPE_CHECKING:
+    from depcache.tables.prompt_tables import PromptTables, TablesToFind
+    from depcache.tables.seen import Sees
+
 _ROUTES = ("/chat/completions", "/completions")
 _TRANSPORT_OPTIONS = ("verify", "cert", "http1", "http2", "limits", "proxy", "trust_env")
 
 _logger = logging.getLogger("depcache.client")
 
 
+class _Ours(TypedDict):
+    """What is ours of the options of a client."""
+
+    layout: Layout
+    auto: bool
+    merge: bool
+    tables: TablesToFind | None
+    sees: Sees
+
+
 class _Rewriter:
     """What both transports do to a request before it goes out."""
 
-    def __init__(self, layout: Layout, auto: bool, merge: bool) -> None:
+    def __init__(
+        self, layout: Layout, auto: bool, merge: bool, tables: TablesToFind | None, sees: Sees
+    ) -> None:
         self._layout: Layout = read_layout(layout)
         self._auto = auto
         self._merge = merge
+        self._tables = None if tables is None else _find_tables(tables, sees)
         self._notice = UnreadNotice(
             "name the paths with depcache.graph_context, or teach the spelling with "
             "depcache.register_recogniser"
@@ -62,6 +79,7 @@ class _Rewriter:
                 layout=self._layout,
                 merge=self._merge,
                 notice=self._notice,
+                tables=self._tables,
             )
             # Escaped, because a body may hold half a surrogate pair, which UTF-8 cannot.
             content = None if body is None else json.dumps(body).encode()
@@ -88,11 +106,16 @@ class DepCacheTransport(httpx.BaseTransport):
     """Rewrites, then hands over to `wrapped`.
 
     wrapped  the transport that really sends; None makes an `httpx.HTTPTransport`
-    layout   position layout for facts that are found in the text
+    layout   position layout for what is found in the text
     auto     look for facts as frameworks write them (see `depcache.recognise`); False leaves only
-             what `graph_context` names
+             what `graph_context` names, and tables
     merge    read lines `A -> rel -> B` alone, two or more in a row, and merge them into trees: a
              shorter prompt, for models that were trained for it
+    tables   look for tables first: those of a `depcache.tables.Catalog`, or "ddl" for whatever
+             CREATE TABLE declares; a prompt that has some is not searched for facts. Needs the
+             extra `tables`. None: do not look
+    sees     what a table that is found sees: "nothing", the tables it has "references" to, or its
+             "component", always of those in the prompt
     """
 
     def __init__(
@@ -102,9 +125,11 @@ class DepCacheTransport(httpx.BaseTransport):
         layout: Layout = "tree",
         auto: bool = True,
         merge: bool = False,
+        tables: TablesToFind | None = None,
+        sees: Sees = "references",
     ) -> None:
         self._wrapped = wrapped or httpx.HTTPTransport()
-        self._rewriter = _Rewriter(layout, auto, merge)
+        self._rewriter = _Rewriter(layout, auto, merge, tables, sees)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         if self._rewriter.applies_to(request):
@@ -126,9 +151,11 @@ class AsyncDepCacheTransport(httpx.AsyncBaseTransport):
         layout: Layout = "tree",
         auto: bool = True,
         merge: bool = False,
+        tables: TablesToFind | None = None,
+        sees: Sees = "references",
     ) -> None:
         self._wrapped = wrapped or httpx.AsyncHTTPTransport()
-        self._rewriter = _Rewriter(layout, auto, merge)
+        self._rewriter = _Rewriter(layout, auto, merge, tables, sees)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if self._rewriter.applies_to(request):
@@ -141,38 +168,66 @@ class AsyncDepCacheTransport(httpx.AsyncBaseTransport):
 
 
 def httpx_client(
-    *, layout: Layout = "tree", auto: bool = True, merge: bool = False, **options: Any
+    *,
+    layout: Layout = "tree",
+    auto: bool = True,
+    merge: bool = False,
+    tables: TablesToFind | None = None,
+    sees: Sees = "references",
+    **options: Any,
 ) -> httpx.Client:
     """An `httpx.Client` for the `http_client` argument of the OpenAI SDK and what builds on it.
 
-    layout, auto, merge  as for `DepCacheTransport`
-    options              of `httpx.Client`. Proxies of the environment are not used; pass `proxy=`.
+    layout, auto, merge, tables, sees  as for `DepCacheTransport`
+    options  of `httpx.Client`. Proxies of the environment are not used; pass `proxy=`.
     """
-    return _make_client(httpx, options, layout=layout, auto=auto, merge=merge)
+    ours = _Ours(layout=layout, auto=auto, merge=merge, tables=tables, sees=sees)
+    return _make_client(httpx, options, ours)
 
 
 def async_httpx_client(
-    *, layout: Layout = "tree", auto: bool = True, merge: bool = False, **options: Any
+    *,
+    layout: Layout = "tree",
+    auto: bool = True,
+    merge: bool = False,
+    tables: TablesToFind | None = None,
+    sees: Sees = "references",
+    **options: Any,
 ) -> httpx.AsyncClient:
     """The same for `AsyncOpenAI` and other asynchronous users."""
-    return _make_async_client(httpx, options, layout=layout, auto=auto, merge=merge)
+    ours = _Ours(layout=layout, auto=auto, merge=merge, tables=tables, sees=sees)
+    return _make_async_client(httpx, options, ours)
 
 
 def httpx2_client(
-    *, layout: Layout = "tree", auto: bool = True, merge: bool = False, **options: Any
+    *,
+    layout: Layout = "tree",
+    auto: bool = True,
+    merge: bool = False,
+    tables: TablesToFind | None = None,
+    sees: Sees = "references",
+    **options: Any,
 ) -> Any:
     """An `httpx2.Client`, for whoever wants one; SDKs on httpx2 take an `httpx.Client` as well.
 
     Raises ConfigError where httpx2 is not installed.
     """
-    return _make_client(_httpx2(), options, layout=layout, auto=auto, merge=merge)
+    ours = _Ours(layout=layout, auto=auto, merge=merge, tables=tables, sees=sees)
+    return _make_client(_httpx2(), options, ours)
 
 
 def async_httpx2_client(
-    *, layout: Layout = "tree", auto: bool = True, merge: bool = False, **options: Any
+    *,
+    layout: Layout = "tree",
+    auto: bool = True,
+    merge: bool = False,
+    tables: TablesToFind | None = None,
+    sees: Sees = "references",
+    **options: Any,
 ) -> Any:
     """The same as an `httpx2.AsyncClient`."""
-    return _make_async_client(_httpx2(), options, layout=layout, auto=auto, merge=merge)
+    ours = _Ours(layout=layout, auto=auto, merge=merge, tables=tables, sees=sees)
+    return _make_async_client(_httpx2(), options, ours)
 
 
 def _httpx2() -> Any:
@@ -184,13 +239,19 @@ def _httpx2() -> Any:
         ) from None
 
 
-def _make_client(library: Any, options: dict[str, Any], **ours: Any) -> Any:
+def _find_tables(tables: TablesToFind, sees: Sees) -> PromptTables:
+    from depcache.tables.prompt_tables import PromptTables  # brings networkx
+
+    return PromptTables.make(tables, sees=sees)
+
+
+def _make_client(library: Any, options: dict[str, Any], ours: _Ours) -> Any:
     sending = library.HTTPTransport(**_take_transport_options(options))
     transport = DepCacheTransport(sending, **ours)
     return library.Client(transport=transport, **_with_defaults(library, options))
 
 
-def _make_async_client(library: Any, options: dict[str, Any], **ours: Any) -> Any:
+def _make_async_client(library: Any, options: dict[str, Any], ours: _Ours) -> Any:
     sending = library.AsyncHTTPTransport(**_take_transport_options(options))
     transport = AsyncDepCacheTransport(sending, **ours)
     return library.AsyncClient(transport=transport, **_with_defaults(library, options))

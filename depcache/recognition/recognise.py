@@ -3,25 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from depcache.errors import PromptError, shorten
+from depcache.errors import PromptError
 from depcache.prompt.outline import Outline
 from depcache.recognition.clock import Clock, TooSlowError
 from depcache.recognition.cut import cluster, make_outline
 from depcache.recognition.recogniser import Recogniser
 from depcache.recognition.sections import MIN_ROWS, Section, find_sections
 from depcache.recognition.table import choose
+from depcache.recognition.texts import PromptText, read_texts
 
 MAX_TEXT = 5_000_000
 """Most characters of all texts together."""
 
 DEADLINE_S = 0.1
-
-ROLES = ("system", "developer", "user", "tool", "function")
-"""Whose messages are read: everyone's but the model's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +67,8 @@ class Recognised:
     text: str = ""
 
 
-class _Text(NamedTuple):
-    message: int | None
-    text: str
-    is_past: bool  # the model has answered since
-
-
 class _Found(NamedTuple):
-    text: _Text
+    text: PromptText
     sections: list[Section]
     num_chars: int
 
@@ -99,7 +91,7 @@ def recognise(
     Never raises for what a prompt holds; PromptError for an unknown name, or what is no prompt.
     """
     table = choose(names)
-    texts = list(_texts_of(prompt))
+    texts = list(read_texts(prompt))
     if sum(len(each.text) for each in texts) > MAX_TEXT:
         return Recognised(None, reason=f"too long: more than {MAX_TEXT} characters")
     try:
@@ -108,42 +100,7 @@ def recognise(
         return Recognised(None, reason=f"took longer than {deadline_s} s")
 
 
-def text_of(message: Any) -> str | None:
-    """The text of a message that may be read; None where there is none, or more than one."""
-    if not isinstance(message, Mapping) or message.get("role") not in ROLES:
-        return None
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        return None
-    parts = [part.get("text") for part in content if isinstance(part, Mapping)]
-    texts = [text for text in parts if isinstance(text, str)]
-    return texts[0] if len(texts) == 1 else None
-
-
-def _texts_of(prompt: Any) -> Iterator[_Text]:
-    if isinstance(prompt, str):
-        yield _Text(None, prompt, is_past=False)
-        return
-    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
-        raise PromptError(f"{shorten(prompt)} is no prompt: give a text or a list of messages")
-    answered = max((i for i, message in enumerate(prompt) if _is_answer(message)), default=-1)
-    for number, message in enumerate(prompt):
-        text = text_of(message)
-        if text is not None:
-            is_turn = message["role"] not in ("system", "developer")
-            yield _Text(number, text, is_past=is_turn and number < answered)
-
-
-def _is_answer(message: Any) -> bool:
-    """An answer in words; a call of a tool is none."""
-    if not isinstance(message, Mapping) or message.get("role") != "assistant":
-        return False
-    return bool(message.get("content")) and not message.get("tool_calls")
-
-
-def _recognise(texts: list[_Text], table: tuple[Recogniser, ...], clock: Clock) -> Recognised:
+def _recognise(texts: list[PromptText], table: tuple[Recogniser, ...], clock: Clock) -> Recognised:
     unread: list[UnreadRows] = []
     found: list[_Found] = []
     for each in texts:
@@ -187,7 +144,7 @@ def _recognise(texts: list[_Text], table: tuple[Recogniser, ...], clock: Clock) 
     return Recognised(outline, tuple(rows), _sort(unread), text=best.text.text)
 
 
-def _leave_out(text: _Text, sections: list[Section], reason: str) -> list[UnreadRows]:
+def _leave_out(text: PromptText, sections: list[Section], reason: str) -> list[UnreadRows]:
     return [
         UnreadRows(
             text.message,

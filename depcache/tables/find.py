@@ -20,7 +20,7 @@ from depcache.recognition.clock import Clock, TooSlowError
 from depcache.tables.declaration import Declaration
 from depcache.tables.extra import need
 from depcache.tables.read_sql import declaration_of, guess_dialects, parse
-from depcache.tables.statements import StatementFinder, TooMuchError, begins_of
+from depcache.tables.statements import Comments, StatementFinder, TooMuchError, begins_of
 from depcache.tables.table import Table
 
 logger = logging.getLogger(__name__)
@@ -67,11 +67,19 @@ class Found:
                them stand blanks alone, and none comes twice
     unmatched  what else looks like a table
     reason     why there are no hits; "" where there are
+    gave_up    there was too much to look at, and the log says so
     """
 
     hits: tuple[Hit, ...]
     unmatched: tuple[Unmatched, ...] = ()
     reason: str = ""
+    gave_up: bool = False
+
+
+def give_up(reason: str) -> Found:
+    """Nothing, because there is too much to look at; says so in the log."""
+    logger.warning("no table is looked for in a prompt: %s", reason)
+    return Found((), reason=reason, gave_up=True)
 
 
 class Finder(Protocol):
@@ -120,10 +128,14 @@ class CatalogFinder:
         ]
 
     def look(self, text: str) -> Found:
-        """The longest run of one table or more."""
+        """The longest run of one table or more. Comments behind a table belong to it."""
         if len(text) >= MAX_LEN:
-            return _give_up(f"the text has {len(text)} characters, {MAX_LEN} or more")
-        hits = self.find(text)
+            return give_up(f"the text has {len(text)} characters, {MAX_LEN} or more")
+        comments = Comments(text)
+        hits: list[Hit] = []
+        for hit in self.find(text):
+            if not hits or hit.start >= hits[-1].stop:  # else in a comment of the one before
+                hits.append(replace(hit, stop=comments.stop_behind(hit.stop)))
         return _choose(text, hits, [], 1, "no table of the catalog stands in it")
 
 
@@ -149,7 +161,7 @@ class DdlFinder:
         """The longest run of two statements or more, its references spelled as the run does."""
         hits, unmatched, reason = self._read(text)
         if reason:
-            return Found((), reason=reason)
+            return give_up(reason)
         found = _choose(text, hits, unmatched, 2, "two CREATE TABLE in a run are needed")
         if unmatched:
             logger.info("%d CREATE TABLE in a prompt cannot be read", len(unmatched))
@@ -158,10 +170,10 @@ class DdlFinder:
     def _read(self, text: str) -> tuple[list[Hit], list[Unmatched], str]:
         """Hits, what cannot be read, and why the text was given up."""
         if len(text) >= MAX_LEN:
-            return [], [], _give_up(f"the text has {MAX_LEN} characters or more").reason
+            return [], [], f"the text has {MAX_LEN} characters or more"
         begins = list(islice(begins_of(text), MAX_STATEMENTS))
         if len(begins) >= MAX_STATEMENTS:
-            return [], [], _give_up(f"it has {MAX_STATEMENTS} CREATE TABLE or more").reason
+            return [], [], f"it has {MAX_STATEMENTS} CREATE TABLE or more"
         statements = StatementFinder(text, 4 * len(text))
         clock = Clock(self._deadline_s)
         hits: list[Hit] = []
@@ -187,7 +199,7 @@ class DdlFinder:
                 hits.append(Hit(begin, stop, Table(declared.name, text[begin:stop], targets)))
                 position = stop
         except (TooSlowError, TooMuchError) as error:
-            return [], [], _give_up(str(error)).reason
+            return [], [], str(error)
         return hits, unmatched, ""
 
 
@@ -241,11 +253,6 @@ def _declare(statement: str) -> Declaration | None:
     is_table = isinstance(tree, need("sqlglot").exp.Create) and tree.args.get("kind") == "TABLE"
     declared = declaration_of(tree, statement) if is_table else None
     return declared if declared is not None and declared.table.strip() else None
-
-
-def _give_up(reason: str) -> Found:
-    logger.warning("no table is looked for in a prompt: %s", reason)
-    return Found((), reason=reason)
 
 
 def _leftmost_longest(spans: list[tuple[int, int, Table]]) -> list[tuple[int, int, Table]]:

@@ -21,6 +21,7 @@ from depcache.tables.seen import DEFAULT_SEES, Sees, count_absent, read_sees, se
 
 HEADING = "Tables:"
 
+
 @dataclass(frozen=True)
 class RenderedTables(RenderedPrompt):
     """A prompt about tables, and which.

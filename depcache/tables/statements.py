@@ -44,7 +44,7 @@ _OPTIONS = re.compile(
     r"(?:\s*=\s*|\s+)(?:\w+|'[^'\n]*')),?)*(?:\s*;)?",
     re.IGNORECASE,
 )
-_SAMPLE = re.compile(r"\s*/\*")
+_COMMENT = re.compile(r"\s*/\*")
 
 MAX_STATEMENT_LEN = 2**15
 """Most characters of one statement in a prompt; the widest table of BIRD has a sixth of it."""
@@ -80,6 +80,29 @@ def split(text: str) -> Iterator[tuple[int, str]]:
         yield start, text[start:]
 
 
+class Comments:
+    """What stands in comments right behind tables: sample rows, as LangChain writes them.
+
+    text  of one prompt, whose tables are asked for in order; all questions together are linear
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._end: int | None = 0  # of the last comment that was looked for
+
+    def stop_behind(self, stop: int) -> int:
+        """Where the comments end that begin behind `stop`, or `stop` if there is none."""
+        while begun := _COMMENT.match(self._text, stop, stop + MAX_STATEMENT_LEN):
+            # Once there is no end of a comment in the rest, there is none in a later rest either.
+            if self._end is not None and self._end < begun.end() + len("*/"):
+                found = self._text.find("*/", begun.end())
+                self._end = None if found < 0 else found + 2
+            if self._end is None:
+                break
+            stop = self._end
+        return stop
+
+
 class StatementFinder:
     """CREATE TABLE statements in one prompt, with the work bounded by the length of the prompt.
 
@@ -90,21 +113,20 @@ class StatementFinder:
     def __init__(self, text: str, max_budget: int) -> None:
         self._text = text
         self._budget = max_budget
-        self._comment_end: int | None = 0  # end of the last comment that was looked for
+        self._comments = Comments(text)
 
     def ends_of(self, start: int) -> tuple[int, int] | None:
         """Where the statement that begins at `start` ends, and all that belongs to it.
 
-        The first is behind its last parenthesis; to the second, options, semicolon and the comment
-        of sample rows that LangChain writes belong. None where it does not end. Raises TooMuchError
-        when the budget is spent.
+        The first is behind its last parenthesis; to the second, options, semicolon and comments
+        belong. None where it does not end. Raises TooMuchError when the budget is spent.
         """
         limit = min(len(self._text), start + MAX_STATEMENT_LEN)
         body = self._stop_of_body(start, limit)
         if body is None:
             return None
         options = _OPTIONS.match(self._text, body, limit)
-        return body, self._stop_of_sample(options.end() if options else body)
+        return body, self._comments.stop_behind(options.end() if options else body)
 
     def _stop_of_body(self, start: int, limit: int) -> int | None:
         depth = 0
@@ -121,18 +143,6 @@ class StatementFinder:
                 return None
         self._spend(limit - start)
         return None
-
-    def _stop_of_sample(self, stop: int) -> int:
-        begun = _SAMPLE.match(self._text, stop, stop + MAX_STATEMENT_LEN)
-        if begun is None:
-            return stop
-        # Once there is no end of a comment in the rest, there is none in a later rest either.
-        if self._comment_end is not None and self._comment_end < begun.end():
-            found = self._text.find("*/", begun.end())
-            self._comment_end = None if found < 0 else found + 2
-        if self._comment_end is None or self._comment_end < begun.end():
-            return stop
-        return self._comment_end
 
     def _spend(self, num_characters: int) -> None:
         self._budget -= num_characters

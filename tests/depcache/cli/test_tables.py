@@ -58,6 +58,7 @@ SHOWN = record(
 )
 FOUND = record(
     message={"type": ["integer", "null"], "minimum": 0},
+    outline={"type": ["object", "null"]},
     hits=array(record(name=TEXT, start=COUNT, stop=COUNT, references=NAMES)),
     unmatched=array(record(start=COUNT, stop=COUNT, reason=TEXT)),
     reason=TEXT,
@@ -176,6 +177,9 @@ def test_find_says_which_tables_stand_where(call, tmp_path: Path) -> None:
     for hit in found["hits"]:
         assert SQL[hit["start"] : hit["stop"]].startswith(f"CREATE TABLE {hit['name']} ")
     assert {each["reason"] for each in found["unmatched"]} == {"it stands outside the longest run"}
+    # customer, invoice and invoice_line see one each; track is not of this run.
+    assert found["outline"]["sees"] == [[], [0], [1], [2], []]
+    assert found["outline"]["absent"] == 1
     out = call("tables", "find", file)[1]
     assert "5 tables in the text" in out and "CREATE TABLE artist" in out
 

@@ -141,6 +141,16 @@ def test_a_table_of_a_catalog_may_stand_alone_and_in_other_blanks() -> None:
     assert CatalogFinder([]).look("nothing").hits == ()
 
 
+def test_sample_rows_behind_a_table_of_a_catalog_belong_to_it() -> None:
+    catalog = Catalog([Table("artist", ARTIST), Table("album", ALBUM, ("artist",))])
+    rows = f"\n\n/*\n1 row from it:\n{ARTIST}\n*/"
+    text = f"Tables:\n{ALBUM}{rows}\n\n{ARTIST}\n\n/* none */\n\nWho?"
+    hits = CatalogFinder(catalog).look(text).hits
+    assert [hit.table.name for hit in hits] == ["album", "artist"]
+    assert [text[hit.start : hit.stop] for hit in hits] == [ALBUM + rows, f"{ARTIST}\n\n/* none */"]
+    assert hits[0].table.text == ALBUM
+
+
 def test_of_equal_runs_the_first_is_chosen() -> None:
     a, b = Table("a", "AA"), Table("b", "BB")
     hits = [Hit(0, 2, a), Hit(3, 5, b)]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a table sees against the closures of networkx, and what is absent against a count by hand."""
+"""What a table sees, against the closures of networkx; what is absent, against a count by hand."""
 
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import networkx as nx
 import pytest
@@ -37,7 +38,7 @@ def test_what_is_seen_directly_and_through_others_is_the_closure_within_the_prom
 
 def test_a_long_chain_names_each_table_once() -> None:
     names = [f"t{n}" for n in range(4000)]
-    tables = [Table(b, b, (a,)) for a, b in zip(names, names[1:], strict=False)]
+    tables = [Table(b, b, (a,)) for a, b in pairwise(names)]
     catalog = Catalog([Table("t0", "t0"), *tables])
     assert sum(map(len, see(catalog, names, "references").values())) == 3999
 

@@ -53,6 +53,13 @@ def test_statements_begin_in_any_case_and_not_inside_a_word(before: str) -> None
         (" ENGINE=InnoDB DEFAULT CHARSET=utf8;", " ENGINE=InnoDB DEFAULT CHARSET=utf8;"),
         ("\n/* 3 rows */\nmore", "\n/* 3 rows */"),
         ("\n/* 3 rows", ""),
+        (
+            "\n\n/*\nColumn Comments: {}\n*/\n\n/*\n3 rows\n*/ x */",
+            "\n\n/*\nColumn Comments: {}\n*/\n\n/*\n3 rows\n*/",
+        ),
+        ("/*/ no end", ""),
+        ("/* a *//*/ no end", "/* a */"),
+        ("/* a *//*/ b */", "/* a *//*/ b */"),
         (" COMMENT='it; is' ;", " COMMENT='it; is' ;"),
         (" is a table; it has", ""),
     ],
