@@ -104,6 +104,17 @@ class Config(BaseSettings):
         "recognisers, or names of some with commas between; answers are approximate then",
     )
 
+    tables: str | None = Field(
+        None,
+        description="catalog of tables, a file of `depcache tables load`, that are found in plain "
+        "prompts by match_tables or where a request asks for it",
+    )
+    match_tables: bool = Field(
+        False,
+        description="plain prompts are searched for the tables of the catalog; answers are "
+        "approximate then",
+    )
+
     host_gb: float = Field(
         0, ge=0, description="main memory for KV that left the device, in GB (10^9 bytes); 0 is off"
     )

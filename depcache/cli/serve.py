@@ -87,6 +87,21 @@ def serve(
             "commas between). Off by default: facts that do not see each other change answers.",
         ),
     ] = None,
+    tables: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Catalog of tables, of `depcache tables load`, to find in plain prompts.",
+        ),
+    ] = None,
+    match_tables: Annotated[
+        bool,
+        typer.Option(
+            "--match-tables",
+            help="Find them in every plain prompt, not only where a request asks for it. Off by "
+            "default: a table that does not see all before it changes answers.",
+        ),
+    ] = False,
     fused_evidence: Annotated[
         str | None,
         typer.Option(
@@ -157,6 +172,8 @@ def serve(
         "disk_folder": disk_folder,
         "write_policy": write_policy,
         "recognise": recognise,
+        "tables": tables,
+        "match_tables": match_tables or None,
         "fused_evidence": fused_evidence,
         "fused_min_recovery": fused_min_recovery,
         "cpu_threads": cpu_threads,

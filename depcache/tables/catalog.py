@@ -126,22 +126,27 @@ class Catalog:
     @classmethod
     def read(cls, path: str | Path) -> Catalog:
         """The catalog that `write` wrote. Raises PromptError, with the line, for anything else."""
+        return cls.parse(read_text(Path(path)), repr(str(path)))
+
+    @classmethod
+    def parse(cls, text: str, name: str) -> Catalog:
+        """The catalog in the text of such a file; `name` is what errors call it."""
         tables: list[Table] = []
         # Not `splitlines`: a name may hold U+2028, which JSON need not escape.
-        for number, line in enumerate(read_text(Path(path)).split("\n"), 1):
+        for number, line in enumerate(text.split("\n"), 1):
             if not line.strip():
                 continue
             try:
                 tables.append(Table.from_json(json.loads(line)))
             except PromptError as error:
-                raise PromptError(f"line {number} of {str(path)!r}: {error}") from error
+                raise PromptError(f"line {number} of {name}: {error}") from error
             except (ValueError, RecursionError) as error:
                 raise PromptError(
-                    f"line {number} of {str(path)!r} is no JSON: a catalog is written by "
+                    f"line {number} of {name} is no JSON: a catalog is written by "
                     "`depcache tables load`"
                 ) from error
         if not tables:
-            raise PromptError(f"{str(path)!r} holds no table: write it with `depcache tables load`")
+            raise PromptError(f"{name} holds no table: write it with `depcache tables load`")
         return cls(tables)
 
     @cached_property

@@ -20,7 +20,13 @@ from depcache.recognition.clock import Clock, TooSlowError
 from depcache.tables.declaration import Declaration
 from depcache.tables.extra import need
 from depcache.tables.read_sql import declaration_of, guess_dialects, parse
-from depcache.tables.statements import Comments, StatementFinder, TooMuchError, begins_of
+from depcache.tables.statements import (
+    MAX_STATEMENT_LEN,
+    Comments,
+    StatementFinder,
+    TooMuchError,
+    begins_of,
+)
 from depcache.tables.table import Table
 
 logger = logging.getLogger(__name__)
@@ -31,6 +37,10 @@ MAX_LEN = 5_000_000
 MAX_STATEMENTS = 10_000
 """From so many CREATE TABLE on a prompt is not looked at."""
 
+MAX_SPANS = 100_000
+"""From so many places on, overlapping ones too, at which tables of a catalog stand, a prompt is not
+looked at: a table may be written in one letter."""
+
 DEADLINE_S = 0.08
 """How long statements that were not met before may be parsed. What was parsed is kept."""
 
@@ -38,7 +48,8 @@ NUM_KEPT = 4096
 """Statements whose tables a finder keeps."""
 
 NUM_DIALECTS = 3
-"""Dialects that are tried on one statement: what none of them can read takes this much longer."""
+"""Dialects that are tried on one statement: what none of them can read takes this much longer.
+A long one is tried with fewer, since nothing looks at the clock meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -110,15 +121,38 @@ class CatalogFinder:
         self._automaton.make_automaton()
 
     def find(self, text: str) -> list[Hit]:
-        """Every table in a text of less than `MAX_LEN` characters."""
-        if not len(self._automaton) or len(text) >= MAX_LEN:
+        """Every table in a text; none where there is too much to look at."""
+        try:
+            return self._read(text)
+        except TooMuchError:
+            return []
+
+    def look(self, text: str) -> Found:
+        """The longest run of one table or more. Comments behind a table belong to it."""
+        try:
+            found = self._read(text)
+        except TooMuchError as error:
+            return give_up(str(error))
+        comments = Comments(text)
+        hits: list[Hit] = []
+        for hit in found:
+            if not hits or hit.start >= hits[-1].stop:  # else in a comment of the one before
+                hits.append(replace(hit, stop=comments.stop_behind(hit.stop)))
+        return _choose(text, hits, [], 1, "no table of the catalog stands in it")
+
+    def _read(self, text: str) -> list[Hit]:
+        if len(text) >= MAX_LEN:
+            raise TooMuchError(f"the text has {MAX_LEN} characters or more")
+        if not len(self._automaton):
             return []
         # Not `iter_long`: where a longer text begins and fails, it misses others that begin inside
         # it (pyahocorasick 2.3.1; 803 of 20,000 random searches over three letters lacked a hit).
         spans = [
             (last + 1 - length, last + 1, table)
-            for last, (length, table) in self._automaton.iter(_collapse(text))
+            for last, (length, table) in islice(self._automaton.iter(_collapse(text)), MAX_SPANS)
         ]
+        if len(spans) >= MAX_SPANS:
+            raise TooMuchError(f"it has tables of the catalog in {MAX_SPANS} places or more")
         if not spans:
             return []
         origin = _Origin(text)
@@ -126,17 +160,6 @@ class CatalogFinder:
             Hit(origin.start_of(start), origin.stop_of(stop), table)
             for start, stop, table in _leftmost_longest(spans)
         ]
-
-    def look(self, text: str) -> Found:
-        """The longest run of one table or more. Comments behind a table belong to it."""
-        if len(text) >= MAX_LEN:
-            return give_up(f"the text has {len(text)} characters, {MAX_LEN} or more")
-        comments = Comments(text)
-        hits: list[Hit] = []
-        for hit in self.find(text):
-            if not hits or hit.start >= hits[-1].stop:  # else in a comment of the one before
-                hits.append(replace(hit, stop=comments.stop_behind(hit.stop)))
-        return _choose(text, hits, [], 1, "no table of the catalog stands in it")
 
 
 class DdlFinder:
@@ -249,7 +272,8 @@ def _link(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
 
 
 def _declare(statement: str) -> Declaration | None:
-    tree = parse(statement, guess_dialects(statement)[:NUM_DIALECTS])
+    num_dialects = min(NUM_DIALECTS, max(1, MAX_STATEMENT_LEN // len(statement)))
+    tree = parse(statement, guess_dialects(statement)[:num_dialects])
     is_table = isinstance(tree, need("sqlglot").exp.Create) and tree.args.get("kind") == "TABLE"
     declared = declaration_of(tree, statement) if is_table else None
     return declared if declared is not None and declared.table.strip() else None

@@ -24,6 +24,7 @@ def prepare_front(result: Any, server_args: Any) -> None:
     from sglang_patches.hooks import install_front_hooks
     from sglang_patches.http.rejections import export_rejections
     from sglang_patches.refusals import refuse_unsupported
+    from sglang_patches.requests.catalog import CATALOG
     from sglang_patches.requests.evidence import set_evidence
     from sglang_patches.requests.fused import set_fused
     from sglang_patches.requests.recognition import set_recognisers
@@ -38,6 +39,7 @@ def prepare_front(result: Any, server_args: Any) -> None:
     require_front_in_place()
     export_rejections(server_args)
     set_recognisers(config)
+    CATALOG.set(config)
     set_fused(config)
     set_evidence(server_args, config)
     set_shadow(config)

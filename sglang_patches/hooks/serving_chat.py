@@ -19,9 +19,10 @@ from depcache.prompt.chat_outline import find_message, mark_message
 from depcache.prompt.outline import Outline
 from depcache.prompt.wire import WireOutline, parse_wire
 from sglang_patches.http.rejections import counting_rejections
-from sglang_patches.requests.inbound import RenderedChat, has_keys, refuse_long_text, require_ids
+from sglang_patches.requests.inbound import RenderedChat, refuse_long_text, require_ids
 from sglang_patches.requests.outbound import add_to_reply, add_to_stream
-from sglang_patches.requests.recognition import LAYOUT, find_facts, is_on
+from sglang_patches.requests.params import has_keys, read_match, without_match
+from sglang_patches.requests.recognition import LAYOUT, find_context, is_on
 
 logger = logging.getLogger("depcache")
 
@@ -67,7 +68,7 @@ def convert_chat(
 def _convert_plain(
     original: Callable[..., Any], serving: Any, request: Any, is_multimodal: bool, **kwargs: Any
 ) -> Any:
-    """Render a chat without dependency data; with those of the facts that the server finds in it.
+    """Render a chat without dependency data; with those of what the server finds in it.
 
     Where they are of no use after all, the chat goes on as it came.
     """
@@ -75,9 +76,11 @@ def _convert_plain(
     def render() -> Any:
         return original(serving, request, is_multimodal, **kwargs)
 
-    if is_multimodal or request.input_ids is not None or not is_on():
+    with counting_rejections():
+        match = read_match(request.custom_params)
+    if is_multimodal or request.input_ids is not None or not is_on(match):
         return render()
-    found = find_facts([_to_dict(message) for message in request.messages])
+    found = find_context([_to_dict(message) for message in request.messages], match)
     if found is None:
         return render()
     outline, rows = found
@@ -86,9 +89,9 @@ def _convert_plain(
         wire = _read_outline(params, serving)
         processed = _render_outline(render, serving, request, wire)
     except PromptError as error:
-        logger.debug("recognised facts are of no use: %s", error)
+        logger.debug("what was recognised is of no use: %s", error)
         return render()
-    request.custom_params = {**(request.custom_params or {}), **params}
+    request.custom_params = {**without_match(request.custom_params), **params}
     processed.prompt_ids.recognised = rows
     return processed
 

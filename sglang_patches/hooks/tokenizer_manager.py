@@ -21,17 +21,11 @@ from sglang_patches.http.rejections import counting_rejections
 from sglang_patches.http.watched import WATCHED
 from sglang_patches.observe.traces import TRACE
 from sglang_patches.requests.fused import FUSED, judge, settle
-from sglang_patches.requests.inbound import (
-    DIFFERS,
-    has_dependencies,
-    may_hold_facts,
-    prepare,
-    recognise_text,
-    refuse_lists,
-)
+from sglang_patches.requests.inbound import ABSENT, DIFFERS, prepare, refuse_lists
 from sglang_patches.requests.inner import pass_on
 from sglang_patches.requests.outbound import collect
-from sglang_patches.requests.recognition import RECOGNISED
+from sglang_patches.requests.params import drop_match, has_dependencies
+from sglang_patches.requests.recognition import RECOGNISED, may_hold_context, recognise_text
 from sglang_patches.requests.settling import SETTLES
 from sglang_patches.requests.size import MAX_SHORT, is_short
 from sglang_patches.requests.state import ATTRIBUTE
@@ -72,9 +66,10 @@ async def tokenize_one_by_one(
 
 
 async def _recognise(obj: Any) -> None:
-    """Look for facts in a plain prompt, where the server is to; a long text on a thread."""
-    if not may_hold_facts(obj):
-        return
+    """Look into a plain prompt, where the server is to; into a long text on a thread."""
+    with counting_rejections():
+        if not may_hold_context(obj):
+            return
     if len(obj.text) <= MAX_SHORT:
         recognise_text(obj)
     else:
@@ -88,6 +83,8 @@ def check_last(
     if obj.__class__.__name__ == "GenerateReqInput":
         refuse_lists(obj)
         obj.extra_key = seal(obj.extra_key)
+        with counting_rejections():
+            drop_match(obj)
         pass_on(obj)
     return (manager, obj, *args), kwargs
 
@@ -115,6 +112,8 @@ async def unwrap_report(
                         report |= getattr(obj, FUSED).report(report["differs"])
                     if hasattr(obj, RECOGNISED):
                         report["recognised"] = getattr(obj, RECOGNISED)
+                    if "tables" in report and getattr(obj, ABSENT, None) is not None:
+                        report["tables"]["absent_references"] = getattr(obj, ABSENT)
                     trace = report.pop(TRACE, None)
                     if not hasattr(obj, SETTLES):  # its reply is not for the client
                         WATCHED.note(report, trace, getattr(obj, BEGAN, None))

@@ -20,13 +20,9 @@ from pydantic import TypeAdapter, ValidationError
 from depcache.errors import PromptError, explain_validation, shorten
 from depcache.prompt.unread import find_unread, texts_of
 from depcache.prompt.wire import PREFIX, WireIds, parse_wire
-from sglang_patches.requests.inbound import (
-    DIFFERS,
-    custom_params_of,
-    has_dependencies,
-    prepare,
-    recognise_text,
-)
+from sglang_patches.requests.inbound import DIFFERS, prepare
+from sglang_patches.requests.params import custom_params_of, has_dependencies
+from sglang_patches.requests.recognition import recognise_text
 from sglang_patches.requests.tenants import seal
 
 MAX_BODY_BYTES = 16 * 2**20
@@ -54,14 +50,20 @@ async def read_asked_prompt(http_server: Any, request: fastapi.Request) -> Asked
 
     The work is done on a thread: the event loop serves everybody.
     """
+    data = await read_body(request)
+    return await asyncio.to_thread(_read, http_server, data)
+
+
+async def read_body(request: fastapi.Request) -> bytes:
+    """The body of a question. Raises PromptError, before it is read, where it is too long."""
     data = bytearray()
     async for part in request.stream():
         data += part
         if len(data) > MAX_BODY_BYTES:
             raise PromptError(
-                f"the body is longer than the {MAX_BODY_BYTES} bytes allowed: send fewer paths"
+                f"the body is longer than the {MAX_BODY_BYTES} bytes allowed: send less"
             )
-    return await asyncio.to_thread(_read, http_server, bytes(data))
+    return bytes(data)
 
 
 def _read(http_server: Any, data: bytes) -> AskedPrompt:

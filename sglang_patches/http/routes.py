@@ -24,6 +24,7 @@ from sglang_patches.http.ask import ask
 from sglang_patches.http.asked_prompt import AskedPrompt, read_asked_prompt
 from sglang_patches.http.prompt_table import describe_prompt
 from sglang_patches.http.rejections import num_rejected, trial
+from sglang_patches.http.table_routes import add_table_routes
 from sglang_patches.http.ui import add_ui_routes
 from sglang_patches.observe.stats import add_text, to_dot
 from sglang_patches.requests.beginnings import entities_are_beginnings
@@ -135,6 +136,7 @@ def add_routes(http_server: Any, config: Config) -> None:
             return _bad_request(result.message or "requests are running: flush when there are none")
         return {"success": True}
 
+    add_table_routes(app, _bad_request)
     add_ui_routes(http_server, partial(_ask, http_server))
     app.openapi_schema = None
 

@@ -11,7 +11,7 @@ on a thread: the event loop serves everybody. What is cheap to see is refused fi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -27,7 +27,6 @@ from depcache.prompt.forest import Forest, IntArray
 from depcache.prompt.layout import Layout
 from depcache.prompt.outline import Outline
 from depcache.prompt.wire import (
-    PREFIX,
     WireIds,
     WireOutline,
     WireText,
@@ -41,7 +40,8 @@ from sglang_patches.requests.beginnings import closing_of
 from sglang_patches.requests.behind import read_behind, texts_behind
 from sglang_patches.requests.fused import read_fused
 from sglang_patches.requests.inner import SEEING_ROWS
-from sglang_patches.requests.recognition import LAYOUT, RECOGNISED, find_facts, is_on
+from sglang_patches.requests.params import custom_params_of, has_dependencies
+from sglang_patches.requests.recognition import RECOGNISED
 
 logger = logging.getLogger("depcache")
 
@@ -52,6 +52,9 @@ its trees."""
 
 DIFFERS = "depcache_differs"
 """Attribute of a request that `prepare` has seen: in what it differs from its flat text."""
+
+ABSENT = "depcache_absent"
+"""Attribute of a request: references of its rows to what is not in it, if it counted them."""
 
 _IS_READY = "depcache_is_ready"  # attribute of a request that `prepare` has seen
 
@@ -108,35 +111,9 @@ def prepare(obj: Any, manager: Any) -> None:
     try:
         _prepare(obj, manager)
     except PromptError as error:  # nobody asked for it: the prompt goes on as it came
-        logger.debug("recognised facts are of no use: %s", error)
+        logger.debug("what was recognised is of no use: %s", error)
         obj.text, obj.input_ids, obj.sampling_params = given
         _make_plain(obj)
-
-
-def recognise_text(obj: Any) -> None:
-    """Give a plain prompt of one text the outline of the facts that the server finds in it.
-
-    For `/v1/completions` and `/generate`; a chat is read before its template runs. Does nothing
-    where nobody looks, or nothing is found. Gives up after about 0.1 s.
-    """
-    if not may_hold_facts(obj) or (found := find_facts(obj.text)) is None:
-        return
-    outline, rows = found
-    params = {**(custom_params_of(obj) or {}), **outline.to_params(LAYOUT)}
-    obj.sampling_params = {**(obj.sampling_params or {}), "custom_params": params}
-    setattr(obj, RECOGNISED, rows)
-
-
-def may_hold_facts(obj: Any) -> bool:
-    """Whether `recognise_text` would look into this request: a plain one that came as a text."""
-    return (
-        is_on()
-        and isinstance(obj.text, str)
-        and obj.input_ids is None
-        and isinstance(obj.sampling_params, Mapping | None)
-        and isinstance(custom_params_of(obj), Mapping | None)
-        and not has_dependencies(obj)
-    )
 
 
 def _make_plain(obj: Any) -> None:
@@ -166,8 +143,6 @@ def _prepare(obj: Any, manager: Any) -> None:
         prompt = _convert_text(obj, wire, manager.tokenizer)
         tokens, forest = read_input_ids(obj.input_ids), prompt.forest
         is_merged = prompt.num_tokens < prompt.num_flat_tokens
-        if isinstance(wire, WireOutline) and wire.outline.sees and not wire.outline.merge:
-            setattr(obj, SEEING_ROWS, wire.outline.num_rows)
     _refuse_many_tokens(len(tokens), max_tokens)
     _validate_ids(obj, tokens, forest, wire.layout, manager.model_config)
     behind = read_behind(wire, tokens, forest, manager)
@@ -176,27 +151,16 @@ def _prepare(obj: Any, manager: Any) -> None:
         forest, wire.layout, is_merged=is_merged, is_behind=behind is not None
     )
     setattr(obj, DIFFERS, differs)
+    if isinstance(wire, WireOutline) and wire.recompute is None:
+        _count_rows(obj, wire.outline)
     setattr(obj, _IS_READY, True)
 
 
-def custom_params_of(obj: Any) -> Any:
-    """The `custom_params` of a GenerateReqInput for one prompt, None without any."""
-    sampling_params = getattr(obj, "sampling_params", None)
-    if not isinstance(sampling_params, Mapping):
-        return None
-    return sampling_params.get("custom_params")
-
-
-def has_dependencies(obj: Any) -> bool:
-    """Whether a GenerateReqInput for one prompt carries any of our keys."""
-    return has_keys(custom_params_of(obj))
-
-
-def has_keys(custom_params: Any) -> bool:
-    """Whether any of our keys is among `custom_params`."""
-    return isinstance(custom_params, Mapping) and any(
-        isinstance(key, str) and key.startswith(PREFIX) for key in custom_params
-    )
+def _count_rows(obj: Any, outline: Outline) -> None:
+    """Let the report count the rows that say what they see, or refer to."""
+    if not outline.merge and (outline.sees or outline.absent is not None):
+        setattr(obj, SEEING_ROWS, outline.num_rows)
+        setattr(obj, ABSENT, outline.absent)
 
 
 def require_ids(input_ids: Any) -> None:

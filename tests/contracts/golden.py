@@ -27,7 +27,8 @@ from depcache.serving.tiny import TINY_NAME, resolve_model
 from flashinfer_masks.dense import dense_mask
 from flashinfer_masks.visibility import Step
 from sglang_patches.observe.metrics import PrometheusMetrics
-from sglang_patches.requests.inbound import custom_params_of, prepare
+from sglang_patches.requests.inbound import prepare
+from sglang_patches.requests.params import custom_params_of
 from sglang_patches.requests.state import POOL_TOO_SMALL, RequestState
 from sglang_patches.requests.tenants import Namespace
 from sglang_patches.tiers.bandwidth import Bandwidth

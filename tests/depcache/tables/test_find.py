@@ -191,6 +191,14 @@ def test_a_long_prompt_is_not_looked_at_for_a_catalog(caplog: pytest.LogCaptureF
     assert found.hits == () and found.reason and len(caplog.records) == 1
 
 
+def test_a_prompt_full_of_tables_is_not_looked_at(caplog: pytest.LogCaptureFixture) -> None:
+    finder = CatalogFinder([Table("a", "a"), Table("b", "aa")])
+    found = finder.look("a" * 60_000)  # at nearly each place both
+    assert found.hits == () and found.gave_up and len(caplog.records) == 1
+    assert finder.find("a" * 60_000) == []
+    assert len(finder.find("a" * 40_000)) == 20_000
+
+
 def test_what_was_parsed_before_a_deadline_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     finder = DdlFinder(deadline_s=0.0)
     text = f"{ARTIST}\n{GENRE}"

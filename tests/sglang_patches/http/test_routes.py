@@ -290,7 +290,11 @@ def test_the_tree_is_drawn_for_graphviz(served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "route"), [("GET", "/depcache/tree"), ("POST", "/depcache/flush")]
+    ("method", "route"),
+    [
+        *(("GET", "/depcache/tree"), ("POST", "/depcache/flush")),
+        *(("GET", "/depcache/tables"), ("POST", "/depcache/tables")),
+    ],
 )
 def test_what_shows_or_costs_everyone_is_for_the_admin(served, method: str, route: str) -> None:
     assert served.client.request(method, route).status_code == 401
