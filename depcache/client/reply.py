@@ -36,9 +36,11 @@ class ReuseReport:
     differs          in what the answer may differ from that to the flat text under ordinary
                      attention: "merging" (equal beginnings stand once), "visibility" (facts do not
                      see each other), "placement" (other positions). () is exact; None is unknown
-    recognised       rows by recogniser, where the server found the facts by itself; None where not
-    tables           where rows said what they see: rows "found", and of these "cached" as a whole;
-                     None where they did not, or merged
+    recognised       rows by recogniser, where the server found them by itself, "tables" among the
+                     names; None where not
+    tables           where rows said what they see or refer to: rows "found", of these "cached" as a
+                     whole, and "absent_references" to what is not in the prompt; None where they
+                     did not, or merged
     retractions      how often the request gave its memory up and was started again. Then it also
                      reuses what was cached meanwhile, which is exact in the layout `tree` only
     """

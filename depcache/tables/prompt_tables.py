@@ -33,7 +33,7 @@ from depcache.tables.find import (
     Hit,
     give_up,
 )
-from depcache.tables.seen import DEFAULT_SEES, count_absent, read_sees, see
+from depcache.tables.seen import DEFAULT_SEES, Sees, count_absent, read_sees, see
 
 type TablesToFind = Catalog | Literal["ddl"]
 """The tables of a catalog, or whatever CREATE TABLE declares."""
@@ -75,7 +75,7 @@ class PromptTables:
     ) -> None:
         self.catalog = catalog
         self._finder = finder
-        self._sees = read_sees(sees)
+        self._sees: Sees = read_sees(sees)
         self._deadline_s = deadline_s
 
     @classmethod
