@@ -90,6 +90,19 @@ def test_rows_that_see_nothing_are_as_without_sees():
     assert outline == Outline(7, (1,) * 3, (1,) * 3)
 
 
+def test_what_is_absent_is_told_and_changes_nothing_else():
+    outline = Outline(7, (1,) * 3, (1,) * 3, message=1, absent=2)
+    assert Outline.from_json(outline.to_json()) == outline == outline.moved(7, 1)
+    assert outline.to_json()["absent"] == 2
+    plain = Outline(7, (1,) * 3, (1,) * 3, message=1)
+    assert "absent" not in plain.to_json() and outline != plain
+    text = "Facts:\nabcWho?"
+    found, expected = (
+        DepPrompt.from_outline(text, each, tokenizer=encode).to_wire() for each in (outline, plain)
+    )
+    assert found == expected
+
+
 def test_rows_that_see_the_same_share_their_beginnings_where_they_merge():
     text = "Facts:|abx|aby|acz?"
     outline = Outline(6, (4, 4, 4), (1, 1, 1), merge=True, lead=1, sees=((), (), (0, 1)))
@@ -156,6 +169,11 @@ def test_paths_of_version_1_are_an_outline():
         ({"message": -1}, "message of the outline is -1"),
         ({"message": "0"}, "message of the outline is '0'"),
         ({"lead": -1}, "lead of the outline is -1"),
+        ({"absent": -1}, "absent of the outline is -1"),
+        ({"absent": True}, "absent of the outline is True"),
+        ({"absent": "1"}, "absent of the outline is '1'"),
+        ({"absent": [1]}, "absent of the outline is [1]"),
+        ({"absent": 10**400}, "from 0 to 1048576"),
         ({"stop": 9}, "'stop' is no key of the outline"),
     ],
 )

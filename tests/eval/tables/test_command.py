@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from eval.__main__ import main
+from eval.tables.agents import FORMS as AGENT_FORMS
 from eval.tables.simulate import FORMS, SYSTEMS
 from tests.eval.tables.made import write_set
 
@@ -27,7 +28,11 @@ def test_a_report_has_the_tokens_of_every_workload(
         for name in SYSTEMS:
             assert row["prefill"][name] == pytest.approx(row["computed"][name] + row["task"], abs=1)
             assert 0 <= row["computed"][name] <= row["context"] + 0.1
-    assert "lake:sql:12" in capsys.readouterr().err
+    agents = json.loads(file.read_text())["agents"]
+    assert [row["workload"] for row in agents] == list(AGENT_FORMS)
+    for row in agents:
+        assert all(row["tables_first"][name] > row["instructions"] for name in SYSTEMS)
+    assert "lake:sql:12, tables_first" in capsys.readouterr().err
 
 
 def test_without_data_it_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
