@@ -217,7 +217,8 @@ def _recognise(
         return None, None
     found = read(body["prompt"] if slots[0].message is None else body["messages"])
     outline = found.outline
-    if outline is None:
+    # A server would refuse a text that ends there: nothing is left to be answered.
+    if outline is None or (outline.message is None and outline.stop == len(found.text)):
         return None, None
     return found.text[outline.start : outline.stop], outline.to_params(layout)
 

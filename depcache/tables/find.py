@@ -16,6 +16,7 @@ from functools import lru_cache
 from itertools import accumulate, islice, pairwise
 from typing import Protocol
 
+from depcache.errors import PromptError
 from depcache.recognition.clock import Clock, TooSlowError
 from depcache.tables.declaration import Declaration
 from depcache.tables.extra import need
@@ -213,13 +214,13 @@ class DdlFinder:
                     continue
                 body, stop = ends
                 declared = self._declare(text[begin:body])
-                if declared is None:
+                table = None if declared is None else _table_of(declared, text[begin:stop])
+                if table is None:
                     # Prose may say the words too, and the next statement is then read for itself.
-                    reason = "sqlglot cannot read it"
+                    reason = "sqlglot cannot read it" if declared is None else "it is no table"
                     unmatched.append(Unmatched(begin, min(stop, following), reason))
                     continue
-                targets = tuple(key.target for key in declared.foreign_keys)
-                hits.append(Hit(begin, stop, Table(declared.name, text[begin:stop], targets)))
+                hits.append(Hit(begin, stop, table))
                 position = stop
         except (TooSlowError, TooMuchError) as error:
             return [], [], str(error)
@@ -277,6 +278,15 @@ def _declare(statement: str) -> Declaration | None:
     is_table = isinstance(tree, need("sqlglot").exp.Create) and tree.args.get("kind") == "TABLE"
     declared = declaration_of(tree, statement) if is_table else None
     return declared if declared is not None and declared.table.strip() else None
+
+
+def _table_of(declared: Declaration, text: str) -> Table | None:
+    """The table; None where no prompt could hold it, because half a character is in it."""
+    targets = tuple(key.target for key in declared.foreign_keys if key.target_table.strip())
+    try:
+        return Table(declared.name, text, targets)
+    except PromptError:
+        return None
 
 
 def _leftmost_longest(spans: list[tuple[int, int, Table]]) -> list[tuple[int, int, Table]]:

@@ -151,6 +151,16 @@ def test_completions_and_asynchronous_clients_are_read_too(server) -> None:
     assert outline.message is None and outline.sees == ((1,), (), (0,))
 
 
+@pytest.mark.parametrize("text", [CATALOG["album"].text + "\n" + CATALOG["artist"].text, FACTS])
+def test_a_text_that_ends_with_what_was_found_goes_out_as_it_is(server, text: str) -> None:
+    url = "http://test/v1/completions"
+    with httpx.Client(transport=DepCacheTransport(server.transport, tables="ddl")) as client:
+        client.post(url, json={"prompt": text})
+        assert server.body == {"prompt": text}
+        client.post(url, json={"prompt": f"{text}\nWho?"})
+    assert outline_in(server.body).message is None
+
+
 def test_the_ready_made_clients_take_tables() -> None:
     with (
         depcache.httpx_client(tables=CATALOG, sees="nothing"),

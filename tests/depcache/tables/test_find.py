@@ -159,6 +159,26 @@ def test_of_equal_runs_the_first_is_chosen() -> None:
     assert choose_run("", []) == []
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "CREATE TABLE t (a TEXT DEFAULT '\ud800')",
+        'CREATE TABLE "\ud800" (a INT)',
+        'CREATE TABLE t (a INT REFERENCES "\ud800")',
+    ],
+)
+def test_half_a_character_makes_no_table(odd: str) -> None:
+    found = DdlFinder().look(f"{ARTIST}\n{GENRE}\n{odd}")
+    assert [hit.table.name for hit in found.hits] == ["artist", "genre"]
+    assert [each.reason for each in found.unmatched] == ["it is no table"]
+
+
+@pytest.mark.parametrize("name", ['""', '" "'])
+def test_a_reference_to_no_name_is_none(name: str) -> None:
+    found = DdlFinder().look(f"{ARTIST}\nCREATE TABLE t (a INT REFERENCES {name})")
+    assert [hit.table.references for hit in found.hits] == [(), ()]
+
+
 MANY = "".join(f"CREATE TABLE t{i} (a INT);\n" for i in range(10_000))
 HOSTILE = {
     "long": f"{ARTIST}\n{GENRE}\n" + "x" * 5_000_000,
