@@ -99,7 +99,7 @@ def test_serve_passes_unknown_flags_on_and_ours_as_variables(call, monkeypatch):
     code, out, _ = call(
         "serve", "m", "-tp", 2, "--port", 1, "--attention-plan", "cascade", "--cpu-threads", 2,
         "--cpu-attention", "stock", "--depcache-config", "f.yaml", "--dry-run", "--json",
-        "--experimental", "--log-level=x",
+        "--experimental", "--tables", "t.jsonl", "--match-tables", "--log-level=x",
     )  # fmt: skip
     launch = json.loads(out)
     assert code == 0
@@ -110,6 +110,8 @@ def test_serve_passes_unknown_flags_on_and_ours_as_variables(call, monkeypatch):
         "DEPCACHE_CPU_ATTENTION": "stock",
         "DEPCACHE_CPU_THREADS": "2",
         "DEPCACHE_EXPERIMENTAL": "True",
+        "DEPCACHE_TABLES": "t.jsonl",
+        "DEPCACHE_MATCH_TABLES": "True",
         "DEPCACHE_CONFIG": "f.yaml",
         "MALLOC_ARENA_MAX": "2",
     }
