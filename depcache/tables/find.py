@@ -20,7 +20,7 @@ from depcache.errors import PromptError
 from depcache.recognition.clock import Clock, TooSlowError
 from depcache.tables.declaration import Declaration
 from depcache.tables.extra import need
-from depcache.tables.read_sql import declaration_of, guess_dialects, parse
+from depcache.tables.read_sql import DIALECTS, HINTS, declaration_of, guess_dialects, parse
 from depcache.tables.statements import (
     MAX_STATEMENT_LEN,
     Comments,
@@ -173,7 +173,9 @@ class DdlFinder:
     """
 
     def __init__(self, *, deadline_s: float | None = DEADLINE_S, num_kept: int = NUM_KEPT) -> None:
-        need("sqlglot")
+        # Dialects are modules of their own: loading them would use up a first prompt's time.
+        for dialect in dict.fromkeys((*DIALECTS[:NUM_DIALECTS], *(each for _, each in HINTS))):
+            parse("CREATE TABLE a (b INT)", [dialect])
         self._deadline_s = deadline_s
         self._declare = lru_cache(num_kept)(_declare)
 

@@ -60,7 +60,7 @@ def llamaindex(names: list[str], question: str) -> str:
 
 
 READERS: dict[str, tuple[PromptTables, Callable[[list[str], str], str]]] = {
-    "LangChain, any tables": (PromptTables.make("ddl"), langchain),
+    "LangChain, any tables": (PromptTables.make("ddl", deadline_s=None), langchain),
     "LangChain, a catalog": (PromptTables.make(CATALOG), langchain),
     "LlamaIndex, a catalog": (PromptTables.make(DESCRIBED), llamaindex),
 }
@@ -104,7 +104,7 @@ def test_a_catalog_knows_what_leads_through_a_table_that_is_left_out() -> None:
     text = langchain(["artist", "track"], "How many?")  # album is between the two
     by_catalog = PromptTables.make(CATALOG).recognise(text).outline
     assert by_catalog is not None and by_catalog.sees == ((), (0,)) and by_catalog.absent == 2
-    by_itself = PromptTables.make("ddl").recognise(text).outline
+    by_itself = PromptTables.make("ddl", deadline_s=None).recognise(text).outline
     assert by_itself is not None and by_itself.sees == () and by_itself.absent == 2
 
 
@@ -116,7 +116,10 @@ def test_what_render_tables_writes_is_found_as_it_says(sees: Any) -> None:
     closed = render_tables(CATALOG, ["track", "invoice_line"], "How many?", sees=sees)
     said = Outline.from_json(closed.extra_body["custom_params"]["depcache_outline"])
     for tables in (CATALOG, "ddl"):
-        assert PromptTables.make(tables, sees=sees).recognise(closed.messages).outline == said
+        assert (
+            PromptTables.make(tables, sees=sees, deadline_s=None).recognise(closed.messages).outline
+            == said
+        )
 
 
 def test_rows_hold_the_tables_and_blanks_alone_whatever_the_blanks() -> None:
@@ -161,7 +164,7 @@ ANSWER = {"role": "assistant", "content": "SELECT 1"}
     ],
 )
 def test_one_message_is_read(messages: list[Any], message: int | None) -> None:
-    outline = PromptTables.make("ddl").recognise(messages).outline
+    outline = PromptTables.make("ddl", deadline_s=None).recognise(messages).outline
     assert (None if outline is None else outline.message) == message
     if outline is not None:
         assert outline.num_rows == (3 if messages[outline.message or 0]["content"] == OLD else 2)
