@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many pieces of context any two requests have in common, kept up to date as they come and go.
 
-A piece is a segment with all that its KV is decided by: what is above it, and what a joined tree is
-computed behind. In a prompt whose rows stand whole (tables, chunks) each row is one. Where rows are
-merged it is a segment as this prompt cuts it, so the same facts beside others may count as others.
+A piece is the way from a root to the end of a segment, with what its tree is computed behind: all
+that decides the KV at that end. Each table and each chunk of a prompt is one, however the prompt's
+other rows cut it into segments; where rows begin alike, their common beginning is one more.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 
 from depcache.cache.radix import TOKEN_BYTES
 from depcache.plan.members import Members
@@ -38,7 +39,7 @@ class Pieces(Members):
         return len(self._held)
 
     def add(self, namespace: Hashable, table: SegmentTable) -> int:
-        """A new member; its row. O(its segments) and its row of `shared`.
+        """A new member; its row. O(its tokens) and its row of `shared`.
 
         What stands in `table` twice counts once.
         """
@@ -60,21 +61,23 @@ class Pieces(Members):
                 del self._pieces[piece.identity]
         self._give_row(row)
 
-    def _find(self, namespace: Hashable, table: SegmentTable) -> list[_Piece]:
+    def _find(self, namespace: Hashable, table: SegmentTable) -> Iterator[_Piece]:
         """The piece of each segment, missing ones added."""
-        found: list[_Piece] = []
+        ways: list[hashlib.blake2b] = []
         for segment, (start, stop, parent) in enumerate(
             zip(table.starts, table.stops, table.parents, strict=True)
         ):
-            # Whoever holds a piece holds the one above it, so that one stays the same object.
-            above = found[parent] if parent >= 0 else (namespace, table.behind.get(segment, b""))
-            identity = (
-                above,
-                table.hidden.get(segment, b""),
-                table.key[start * TOKEN_BYTES : stop * TOKEN_BYTES],
-            )
+            if parent >= 0:
+                way = ways[parent].copy()
+            else:
+                behind = table.behind.get(segment, b"")
+                way = hashlib.blake2b(len(behind).to_bytes(8, "little") + behind)
+            way.update(table.hidden.get(segment, b""))
+            way.update(table.key[start * TOKEN_BYTES : stop * TOKEN_BYTES])
+            ways.append(way)
+            # A digest will do: it only orders the queue, no KV is found by it.
+            identity = namespace, way.digest()
             piece = self._pieces.get(identity)
             if piece is None:
                 piece = self._pieces[identity] = _Piece(identity)
-            found.append(piece)
-        return found
+            yield piece

@@ -28,6 +28,7 @@ def test_the_queue_is_sorted_only_where_it_is_asked_for() -> None:
     tree = KVTree(make_policy("lru"))
     assert make_order(tree, Config()) is None
 
+
 @pytest.mark.parametrize("name", sorted(SCHEDULERS.keys() - {"fcfs"}))
 def test_every_order_but_that_of_arrival_can_be_chosen(name: str) -> None:
     config = Config.model_validate({"queue_order": name, "max_passed": 3})

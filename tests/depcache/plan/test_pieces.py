@@ -18,12 +18,12 @@ from tests.helpers.strategies import prompts
 tree_prompts = prompts(st.just("tree"), twins=True)
 
 
-def ways_of(table: SegmentTable) -> set[tuple[tuple[int, ...], ...]]:
-    """The segments from the root down to each segment, as tokens."""
-    ways: list[tuple[tuple[int, ...], ...]] = []
+def ways_of(table: SegmentTable) -> set[tuple[int, ...]]:
+    """The tokens from the root to the end of each segment."""
+    ways: list[tuple[int, ...]] = []
     for start, stop, parent in zip(table.starts, table.stops, table.parents, strict=True):
         above = ways[parent] if parent >= 0 else ()
-        ways.append((*above, tuple(table.tokens[start:stop])))
+        ways.append((*above, *table.tokens[start:stop]))
     return set(ways)
 
 
@@ -35,7 +35,7 @@ def ways_of(table: SegmentTable) -> set[tuple[tuple[int, ...], ...]]:
 )
 def test_any_two_members_have_the_pieces_that_both_have(changes: list) -> None:
     pieces = Pieces()
-    members: dict[int, tuple[str, set[tuple[tuple[int, ...], ...]]]] = {}
+    members: dict[int, tuple[str, set[tuple[int, ...]]]] = {}
     for is_leaving, prompt, namespace in changes:
         if is_leaving and members:
             row = min(members)
@@ -49,6 +49,16 @@ def test_any_two_members_have_the_pieces_that_both_have(changes: list) -> None:
         for b, (space_b, ways_b) in members.items():
             expected = len(ways_a & ways_b) if space_a == space_b else 0
             assert pieces.shared[a, b] == expected
+
+
+def test_a_row_is_the_same_piece_however_it_is_cut() -> None:
+    pieces = Pieces()
+    tokens = np.array([1, 20, 21, 22, 9])
+    whole, cut = (
+        pieces.add(None, SegmentTable.make(tokens, Forest.make(5, 1, *segments), "tree"))
+        for segments in (([3], [-1]), ([1, 2], [-1, 0]))
+    )
+    assert pieces.shared[whole, cut] == 2  # the system and the row
 
 
 def test_what_begins_alike_is_no_common_piece() -> None:
