@@ -12,7 +12,6 @@ from depcache.plan.segments import SegmentTable
 from depcache.prompt.forest import Forest
 from tests.depcache.plan.test_segments import make_table
 from tests.helpers.orders import table_of
-from tests.helpers.prompts import TreePrompt
 from tests.helpers.strategies import prompts
 
 tree_prompts = prompts(st.just("tree"), twins=True)
