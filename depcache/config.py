@@ -39,10 +39,10 @@ class Config(BaseSettings):
         ge=0,
         description="eviction policy lacr: waiting requests that are looked at; unset: all",
     )
-    queue_order: Literal["sglang", "lsp"] = Field(
+    queue_order: Literal["sglang", "lsp", "xor"] = Field(
         "sglang",
-        description="order of the waiting queue: as --schedule-policy says, or longest shared "
-        "prefix",
+        description="order of the waiting queue: as --schedule-policy says, longest shared "
+        "prefix, or fewest different tables",
     )
     max_passed: int = Field(
         64, ge=0, description="queue_order: how often a request may be passed over"

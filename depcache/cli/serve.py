@@ -38,6 +38,7 @@ class QueueOrder(StrEnum):
 
     SGLANG = "sglang"
     LSP = "lsp"
+    XOR = "xor"
 
 
 class WritePolicy(StrEnum):
@@ -61,7 +62,10 @@ def serve(
     ] = None,
     queue_order: Annotated[
         QueueOrder | None,
-        typer.Option(help="Order of waiting requests: SGLang's, or longest shared prefix."),
+        typer.Option(
+            help="Order of waiting requests: SGLang's, longest shared prefix, or fewest different "
+            "tables."
+        ),
     ] = None,
     host_gb: Annotated[
         float | None, typer.Option(min=0, help="Host memory for KV that leaves the device, in GB.")

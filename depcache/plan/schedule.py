@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In which order waiting requests run: first come, or most shared.
+"""In which order waiting requests run: first come, most shared, or least different.
 
 Pure host code, used by the server and by the simulator. The caller reports what happens to a
 request (`enter`, then `start` and `finish`, or `leave`) and asks for the order before it admits.
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from depcache.cache.tree import KVTree
 from depcache.errors import ConfigError, shorten
+from depcache.plan.pieces import Pieces
 from depcache.plan.segments import SegmentTable
 from depcache.plan.sharing import Sharing
 
@@ -30,7 +31,7 @@ IntArray = NDArray[np.int64]
 class Waiter:
     """A waiting or running request.
 
-    row     its row in `Sharing`
+    row     its row in the scheduler's `Sharing` or `Pieces`
     passed  requests that came later and were started before it
     """
 
@@ -112,11 +113,16 @@ class Scheduler:
 
 
 class ReorderingScheduler(Scheduler, ABC):
-    """Picks one after another by a score, overdue requests first. For orders of one's own."""
+    """Picks one after another by a score, overdue requests first. For orders of one's own.
+
+    members  what is counted that requests have in common
+    """
+
+    members: type[Sharing | Pieces] = Sharing
 
     def __init__(self, tree: KVTree, *, max_passed: int = MAX_PASSED) -> None:
         super().__init__(tree, max_passed=max_passed)
-        self._sharing = Sharing()
+        self._sharing = self.members()
 
     def _entered(self, waiter: Waiter) -> None:
         waiter.row = self._sharing.add(waiter.namespace, waiter.table)
@@ -154,15 +160,8 @@ class ReorderingScheduler(Scheduler, ABC):
         """Index `number` was taken."""
 
 
-class LongestSharedPrefix(ReorderingScheduler):
-    """Requests that share trees run one after another, as BatchLLM groups shared prefixes.
-
-    Next is the one that shares the most tokens with the request before it; among equals (where
-    none shares more than the system) the one that shares the most with all that wait, summed.
-    What the tree holds plays no part.
-    """
-
-    name = "lsp"
+class FollowingScheduler(ReorderingScheduler):
+    """Compares with the request before it: the one picked last, at first the one started last."""
 
     def __init__(self, tree: KVTree, *, max_passed: int = MAX_PASSED) -> None:
         super().__init__(tree, max_passed=max_passed)
@@ -175,22 +174,61 @@ class LongestSharedPrefix(ReorderingScheduler):
 
     def _prepare(self, waiters: Sequence[Waiter], rows: IntArray) -> None:
         self._shared = self._sharing.shared[np.ix_(rows, rows)]
-        self._to_rest = self._shared.sum(axis=1) - self._shared.diagonal()
-        self._to_last = np.zeros(len(rows), np.int64)
+        self._to_last: IntArray | None = None
         if self._last is not None:
             self._to_last = self._sharing.shared[self._last.row, rows]
 
+    def _picked(self, rows: IntArray, number: int) -> None:
+        self._to_last = self._shared[number]
+
+
+class LongestSharedPrefix(FollowingScheduler):
+    """Requests that share trees run one after another, as BatchLLM groups shared prefixes.
+
+    Next is the one that shares the most tokens with the request before it; among equals (where
+    none shares more than the system) the one that shares the most with all that wait, summed.
+    What the tree holds plays no part.
+    """
+
+    name = "lsp"
+
+    def _prepare(self, waiters: Sequence[Waiter], rows: IntArray) -> None:
+        super()._prepare(waiters, rows)
+        self._to_rest = self._shared.sum(axis=1) - self._shared.diagonal()
+
     def _pick(self, waiters: Sequence[Waiter], waiting: NDArray[np.bool_]) -> int:
-        to_last = np.where(waiting, self._to_last, -1)
+        to_last = np.zeros(len(waiters), np.int64) if self._to_last is None else self._to_last
+        to_last = np.where(waiting, to_last, -1)
         is_best = to_last == to_last.max()
         return int(np.where(is_best, self._to_rest, -1).argmax())
 
     def _picked(self, rows: IntArray, number: int) -> None:
-        self._to_last = self._shared[number]
+        super()._picked(rows, number)
         self._to_rest -= self._shared[number]
 
 
-SCHEDULERS: dict[str, type[Scheduler]] = {cls.name: cls for cls in (Scheduler, LongestSharedPrefix)}
+class LeastDifference(FollowingScheduler):
+    """The order of TableCache (section 4.2.1): the request that differs in the fewest tables.
+
+    Next is the one with the fewest pieces that it or the request before it has and the other has
+    not, however long they are: so a request with few pieces is near to every other. The paper takes
+    the first one of a batch at random; here it is the oldest, and a batch never ends.
+    """
+
+    name = "xor"
+    members = Pieces
+
+    def _pick(self, waiters: Sequence[Waiter], waiting: NDArray[np.bool_]) -> int:
+        if self._to_last is None:
+            return int(waiting.argmax())
+        # The pieces of the request before are the same for all: they decide nothing.
+        distance = self._shared.diagonal() - 2 * self._to_last
+        return int(np.where(waiting, distance, np.iinfo(np.int64).max).argmin())
+
+
+SCHEDULERS: dict[str, type[Scheduler]] = {
+    cls.name: cls for cls in (Scheduler, LongestSharedPrefix, LeastDifference)
+}
 
 
 def make_scheduler(name: str, tree: KVTree, *, max_passed: int = MAX_PASSED) -> Scheduler:

@@ -2,22 +2,17 @@
 """How many tokens any two requests share, kept up to date while requests come and go.
 
 A prefix tree over the tokens of all members, with no KV behind it. Every run of tokens knows
-its holders as the bits of one int, so a newcomer learns what it shares with all others from
-the few different ints on its runs: its cost does not grow with what the others are made of.
+its holders, so the cost of a newcomer does not grow with what the others are made of.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Hashable
 
 from depcache.cache.radix import TOKEN_BYTES, RadixNode, common_prefix_tokens, first_token
+from depcache.plan.members import Members, bits
 from depcache.plan.segments import SegmentTable
-
-_FIRST_ROWS = 16
 
 
 class _Run(RadixNode["_Run"]):
@@ -30,18 +25,14 @@ class _Run(RadixNode["_Run"]):
         self.holders = 0
 
 
-class Sharing:
-    """The members by row number; a row is given again after `remove`.
-
-    shared  (rows, rows) int64, grows as needed: tokens that two members have in common, from a
-            root down. The diagonal is the number of a member's own tokens; unused rows are 0
+class Sharing(Members):
+    """Members whose `shared` counts tokens, from a root down.
 
     System and context count, the task does not: nobody else can use it.
     """
 
     def __init__(self) -> None:
-        self.shared = np.zeros((_FIRST_ROWS, _FIRST_ROWS), np.int64)
-        self._free_rows = list(range(_FIRST_ROWS))[::-1]
+        super().__init__()
         self._roots: dict[tuple[Hashable, bytes], _Run] = {}
         self._runs: dict[int, list[_Run]] = {}
 
@@ -53,9 +44,7 @@ class Sharing:
 
         What stands in `table` twice, where segments begin alike, counts once.
         """
-        if not self._free_rows:
-            self._grow()
-        row = self._free_rows.pop()
+        row = self._take_row()
         runs = self._walk(namespace, table)
         if table.has_twins:  # the first walk may have split runs that it had passed before
             runs = list(dict.fromkeys(self._walk(namespace, table)))
@@ -64,9 +53,7 @@ class Sharing:
         for run in runs:
             num_tokens[run.holders] += run.num_tokens
             run.holders |= 1 << row
-        common = self._by_row(num_tokens)
-        common[row] = sum(num_tokens.values())
-        self.shared[row, :] = self.shared[:, row] = common
+        self._write_row(row, num_tokens)
         return row
 
     def remove(self, row: int) -> None:
@@ -78,16 +65,7 @@ class Sharing:
         for identity, root in list(self._roots.items()):
             if not root.children:
                 del self._roots[identity]
-        self.shared[row, :] = self.shared[:, row] = 0
-        self._free_rows.append(row)
-
-    def _by_row(self, num_tokens: dict[int, int]) -> NDArray[np.int64]:
-        """Tokens by their holders -> (rows,) int64 tokens by holder."""
-        found = np.zeros(len(self.shared), np.int64)
-        for holders, num in num_tokens.items():
-            for row in _bits(holders):
-                found[row] += num
-        return found
+        self._give_row(row)
 
     def _walk(self, namespace: Hashable, table: SegmentTable) -> list[_Run]:
         """The runs that make up `table`, missing ones added, parents before children."""
@@ -121,21 +99,6 @@ class Sharing:
         upper = _Run(run.key[: num_tokens * TOKEN_BYTES], run.parent)
         upper.holders = run.holders
         run.cut(upper)
-        for row in _bits(run.holders):
+        for row in bits(run.holders):
             self._runs[row].append(upper)
         return upper
-
-    def _grow(self) -> None:
-        size = len(self.shared)
-        shared = np.zeros((2 * size, 2 * size), np.int64)
-        shared[:size, :size] = self.shared
-        self.shared = shared
-        self._free_rows = list(range(size, 2 * size))[::-1]
-
-
-def _bits(mask: int) -> Iterator[int]:
-    """Numbers of the set bits, lowest first."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low

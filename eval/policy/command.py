@@ -60,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data", type=Path, help="folder that holds the graphs")
     add("--graph", default="metaqa", help="folder of the graph in it (default metaqa)")
     add("--chunks", type=Path, help="folder of the retrieval traces (default: chunks beside it)")
+    add("--tables", type=Path, help="folder of the schemas, for whole:bird, lake:sql:6, ...")
     add("--cache", type=Path, help="folder to keep prepared workloads in")
     add("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: cores)")
     add("--workloads", nargs="+", help="only these (uniform zipfian temporal chunks_musique ...)")
@@ -110,7 +111,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     )
     cache = args.cache or folder
     graph, chunks, notes = find_data(args, cache)
-    source = Source(graph, chunks, cache)
+    source = Source(graph, chunks, cache, args.tables)
     err = Console(stderr=True, highlight=False)
     cells: list[Cell] = []
     sizes: list[dict[str, Any]] = []

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The workloads of the simulator as token trees, made once and kept in a file.
 
-Two families:
+Three families:
 
     uniform, zipfian, temporal   the patterns of `eval.workloads` over a graph: 10 entities a
                                  request, up to 30 two-hop paths each, drawn from a pool of
                                  distinct entities
     chunks_<set>                 retrieval traces: the chunks that a real retriever returned,
                                  each a tree of its own
+    whole:bird, lake:sql:6, ...  tables of text-to-SQL prompts (`eval.policy.table_streams`)
 
 Tokens are those of a byte-level BPE trained on the texts themselves: no download, always the
 same. The `zipfian` and `temporal` parameters are the defaults of `eval.workloads.patterns`.
@@ -31,6 +32,7 @@ from depcache.prompt.nodes import TreeNode
 from depcache.prompt.render import DEFAULT_SYSTEM
 from depcache.prompt.tokenization import PromptTokenizer
 from eval.policy.prepared import Prepared, write_prepared
+from eval.policy.table_streams import files_of, is_table_stream, prepare_tables
 from eval.sets import SetError
 from eval.workloads.paths import EntityPaths, draw_pool
 from eval.workloads.patterns import KINDS, make_workload
@@ -70,9 +72,13 @@ class Source:
     graph   a file of triples (TSV, .gz allowed)
     chunks  folder with `retrieval_<set>_requests.jsonl` and `_chunks.jsonl.gz`
     cache   folder for the prepared workloads
+    tables  folder of the schemas, see `eval.tables.sets`
     """
 
-    def __init__(self, graph: Path, chunks: Path | None, cache: Path) -> None:
+    def __init__(
+        self, graph: Path, chunks: Path | None, cache: Path, tables: Path | None = None
+    ) -> None:
+        self._tables = tables
         self._graph = graph
         self._chunks = chunks
         self._cache = cache
@@ -80,7 +86,13 @@ class Source:
 
     def prepare(self, spec: PolicySpec) -> Path:
         """The file of a workload, made if it is not there. SetError when the data is missing."""
-        files = self._chunk_files(spec) if spec.is_trace else [self._graph]
+        is_tables = is_table_stream(spec.kind)
+        if is_tables and self._tables is None:
+            raise SetError(f"{spec.kind!r} needs the folder of the schemas")
+        if self._tables is not None and is_tables:
+            files = files_of(self._tables, spec.kind)
+        else:
+            files = self._chunk_files(spec) if spec.is_trace else [self._graph]
         for file in files:
             if not file.is_file():
                 raise SetError(f"there is no file {str(file)!r}: {spec.kind!r} needs it")
@@ -89,7 +101,12 @@ class Source:
             digest.update(file.read_bytes())
         path = self._cache / f"{spec.kind}-{digest.hexdigest()[:16]}.npz"
         if not path.exists():
-            prepared = self._trace(spec, *files) if spec.is_trace else self._synthetic(spec)
+            if self._tables is not None and is_tables:
+                prepared = prepare_tables(
+                    self._tables, spec.kind, spec.num_requests, spec.seed, train_tokenizer
+                )
+            else:
+                prepared = self._trace(spec, *files) if spec.is_trace else self._synthetic(spec)
             write_prepared(path, prepared)
         return path
 

@@ -7,6 +7,7 @@ import pytest
 
 from depcache.cache import EVICTION_POLICIES, KVTree, make_policy
 from depcache.config import Config
+from depcache.plan import SCHEDULERS
 from sglang_patches.choices import choose_policy, make_order
 
 
@@ -26,6 +27,11 @@ def test_an_unknown_policy_is_refused_by_its_name() -> None:
 def test_the_queue_is_sorted_only_where_it_is_asked_for() -> None:
     tree = KVTree(make_policy("lru"))
     assert make_order(tree, Config()) is None
-    order = make_order(tree, Config(queue_order="lsp", max_passed=3))
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULERS.keys() - {"fcfs"}))
+def test_every_order_but_that_of_arrival_can_be_chosen(name: str) -> None:
+    config = Config.model_validate({"queue_order": name, "max_passed": 3})
+    order = make_order(KVTree(make_policy("lru")), config)
     assert order is not None
-    assert order.order() == []
+    assert (order.name, order.max_passed) == (name, 3)
