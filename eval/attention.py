@@ -41,6 +41,8 @@ from flashinfer_masks.visibility import Step, Structure
 
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 8, 4, 64
 TASK_LEN = 24
+TORCH, FLASHINFER = "torch", "flashinfer"
+KERNELS = (TORCH, FLASHINFER)
 CASES = ((3, 0), (10, 0), (10, 5), (10, 9), (20, 0), (20, 10), (20, 20))
 """Entities of the prompt, and how many of them are cached."""
 TREE_PLANS = ("auto", "custom_mask", "segments", "cascade")
@@ -106,6 +108,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser, quick="3 repeats")
     parser.add_argument("--fused", action="store_true", help="fused prompts instead of trees")
     parser.add_argument("--repeats", type=int, help="of every plan (default 15)")
+    parser.add_argument(
+        "--kernels", nargs="+", choices=KERNELS, default=KERNELS, help="which (default both)"
+    )
     parser.add_argument("--system-len", type=int, default=64, help="tokens (default 64)")
     parser.add_argument("--threads", type=int, default=2, help="of torch (default 2)")
 
@@ -122,13 +127,16 @@ def run(args: argparse.Namespace) -> int:
     for case, step in (fused_cases if args.fused else tree_cases)(args.system_len):
         plans = FUSED_PLANS if args.fused else TREE_PLANS
         case = {**case, "tokens": step.num_rows, "new_tokens": step.num_new}
-        found = [row | {"kernels": "torch"} for row in measure_torch(step, repeats, plans)]
-        found += measure_flashinfer(step, repeats)
+        found: list[dict[str, Any]] = []
+        if TORCH in args.kernels:
+            found += [row | {"kernels": TORCH} for row in measure_torch(step, repeats, plans)]
+        if FLASHINFER in args.kernels:
+            found += measure_flashinfer(step, repeats)
         for row in found:
             rows.append(case | {key: _rounded(value) for key, value in row.items()})
             print("  ".join(f"{key}={value}" for key, value in rows[-1].items()), file=sys.stderr)
     device = find_device()
-    moves = measure_moves(repeats) if device is not None else []
+    moves = measure_moves(repeats) if device is not None and not args.fused else []
     for row in moves:
         print("  ".join(f"{key}={value}" for key, value in row.items()), file=sys.stderr)
     settings = {"repeats": repeats, "system_len": args.system_len, "threads": args.threads}

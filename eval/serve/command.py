@@ -95,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"of an answer (default {MAX_TOKENS}; {MAX_ANSWER_TOKENS} of questions)",
     )
     add("--load-tokens", type=int, default=32, help="of an answer under load (default 32)")
+    add("--server-args", default="", help="flags of every SGLang server, in one string")
     add("--pool-tokens", type=int, help=f"for KV (default {POOL_TOKENS:,})")
     add(
         "--export",
@@ -242,6 +243,7 @@ def _options(
         ttft_limit_s=args.ttft_limit_ms / 1e3,
         stops_early=_has_answers(workload),
         vllm_python=args.vllm,
+        server_args=tuple(shlex.split(args.server_args)),
         log_folder=logs,
     )
 

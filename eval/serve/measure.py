@@ -55,6 +55,7 @@ class Options:
     concurrency  users of the phase `load`, unless there are `arrivals`
     ttft_limit_s of the goodput
     stops_early  let the model end its answer; where answers are looked at, not only timed
+    server_args  flags that every server of SGLang's gets besides
     """
 
     model: str
@@ -69,6 +70,7 @@ class Options:
     ttft_limit_s: float = 1.0
     stops_early: bool = False
     vllm_python: File | None = None
+    server_args: tuple[str, ...] = ()
     log_folder: File = File(".")
 
 
@@ -245,6 +247,7 @@ def open_system(
         port,
         pool_tokens=options.pool_tokens,
         vllm_python=options.vllm_python,
+        server_args=options.server_args,
     )
     log_file = options.log_folder / f"{system.name}.log"
     with ServerProcess(launch, f"http://127.0.0.1:{port}", log_file) as process:

@@ -129,12 +129,19 @@ def get_system(name: str) -> System:
 
 
 def make_server(
-    system: System, model: str, port: int, *, pool_tokens: int, vllm_python: File | None
+    system: System,
+    model: str,
+    port: int,
+    *,
+    pool_tokens: int,
+    vllm_python: File | None,
+    server_args: Sequence[str] = (),
 ) -> Launch:
     """The launch of its server.
 
     pool_tokens  slots for KV, the same for all
     vllm_python  the interpreter of an environment that has vLLM
+    server_args  flags of SGLang's, besides
     """
     address = ["--host", "127.0.0.1", "--port", str(port), *load_flags(model)]
     named = ["--served-model-name", MODEL_NAME]
@@ -142,7 +149,7 @@ def make_server(
         assert vllm_python is not None
         return _launch_vllm(model, vllm_python, [*address, *named], pool_tokens)
     args = [*address, *named, "--log-level", "warning", "--skip-server-warmup"]
-    args += ["--max-total-tokens", str(pool_tokens), *system.args]
+    args += ["--max-total-tokens", str(pool_tokens), *system.args, *server_args]
     return make_launch(
         args,
         model=model,

@@ -7,7 +7,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -62,7 +62,9 @@ def start_engine(
         **_ARGUMENTS,
         **arguments,
     }
-    with _variables({**_ENVIRONMENT, **(environment or {})}), forked_processes():
+    # CUDA cannot be used in a process that was forked after it began.
+    forked = forked_processes() if arguments["device"] == "cpu" else nullcontext()
+    with _variables({**_ENVIRONMENT, **(environment or {})}), forked:
         try:
             engine = sglang.Engine(model_path=str(model), **arguments)
         except EngineDiedError:
