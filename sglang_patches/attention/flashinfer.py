@@ -20,16 +20,12 @@ from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 
 from depcache.config import Config
 from depcache.errors import ConfigError
-from flashinfer_masks.batches import Call, Kind, PlainStep, PlanName, plan_batch
+from flashinfer_masks.batches import Call, Kind, PlainStep, PlanName, choose_plan, plan_batch
 from sglang_patches.attention.copies import RowCopier
 from sglang_patches.attention.flashinfer_calls import FlashInferCall, Heads, Wrappers
 from sglang_patches.attention.paged import BatchAttention, Scales, find_slots
 from sglang_patches.attention.scores import ScoreKeeper
 from sglang_patches.forward import DependencyBatch, get_batch
-
-AUTO: PlanName = "blocks"
-"""What `auto` is here: `segments`, but for fused prompts. Not measured yet; counted in tiles it has
-the least work, and recomputed rows one by one would each take a tile and a list of their keys."""
 
 
 class DependencyFlashInferBackend(FlashInferAttnBackend):
@@ -42,8 +38,7 @@ class DependencyFlashInferBackend(FlashInferAttnBackend):
                 "dependency prompts need one kind of attention over unpacked KV on FlashInfer: "
                 "serve a model without sliding windows, and leave --kv-cache-dtype fp4 out"
             )
-        plan = config.attention_plan
-        self._plan: PlanName = AUTO if plan == "auto" else plan
+        self._plan = config.attention_plan
         self._rows = runner.req_to_token_pool.req_to_token
         self._copier = RowCopier(runner)
         self._scores = ScoreKeeper(runner)
@@ -108,8 +103,8 @@ class DependencyFlashInferBackend(FlashInferAttnBackend):
             return FlashInferCall(self._wrappers.take(call.kind), call, slots, heads)
 
         self._wrappers.start()
-        plan = plan_batch(steps, self._plan)
-        return BatchAttention(plan, make_call, _merge, self._rows.device)
+        plan: PlanName = choose_plan(steps) if self._plan == "auto" else self._plan
+        return BatchAttention(plan_batch(steps, plan), make_call, _merge, self._rows.device)
 
     def _make_wrapper(self, kind: Kind) -> Any:
         stock = type(self.prefill_wrappers_paged[0])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from flashinfer_masks import Step
-from flashinfer_masks.batches import Call, PlainStep, PlanName, plan_batch
+from flashinfer_masks.batches import Call, PlainStep, PlanName, choose_plan, plan_batch
 from flashinfer_masks.masked import causal_mask
 from tests.flashinfer_masks.make import batches, make_step, make_structure, mask_of
 
@@ -89,3 +89,24 @@ def test_work_grows_with_the_trees_and_not_with_the_square_of_the_prompt(plan: P
         )
 
     assert work(40) < 2.2 * work(20)
+
+
+def recompute(indices: np.ndarray) -> Step:
+    """100 rows of 10 tokens in the cache, of which `indices` are computed again, and a task."""
+    structure = make_structure(0, [(-1, 10)] * 100, task_len=4).recompute(indices)
+    hits = np.setdiff1d(np.arange(1000), indices)
+    return make_step(structure, hits.tolist(), 0, len(indices) + 4)
+
+
+def test_auto_takes_masks_only_where_rows_are_recomputed_one_by_one() -> None:
+    trees = make_structure(3, [(-1, 60)] * 20, task_len=2)
+    whole = make_step(trees, [], 0, trees.num_tokens)
+    beginnings = recompute((np.arange(100)[:, None] * 10 + np.arange(3)).ravel())
+    scattered = recompute(np.arange(0, 1000, 4))
+    assert choose_plan([PlainStep(0, 50)]) == "segments"
+    assert choose_plan([whole, PlainStep(9, 1)]) == "segments"
+    assert choose_plan([beginnings]) == "segments"
+    assert choose_plan([scattered, PlainStep(0, 5000)]) == "custom_mask"
+    # One plan serves the whole batch, and most of this one's rows stand together.
+    assert choose_plan([scattered, beginnings, beginnings]) == "segments"
+    assert choose_plan([scattered, *[whole] * 4]) == "segments"
