@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 # Numbers of the rows of eval/gpu/CHECKS.md whose outcome there is a pass: change both together.
-PASSED: frozenset[int] = frozenset()
+PASSED: frozenset[int] = frozenset({1, 3, 5})
 NUM_CHECKS = 8
 
 

@@ -38,7 +38,8 @@ class DependencyFlashInferBackend(FlashInferAttnBackend):
                 "dependency prompts need one kind of attention over unpacked KV on FlashInfer: "
                 "serve a model without sliding windows, and leave --kv-cache-dtype fp4 out"
             )
-        self._plan = config.attention_plan
+        plan = config.attention_plan
+        self._plan: PlanName | None = None if plan == "auto" else plan
         self._rows = runner.req_to_token_pool.req_to_token
         self._copier = RowCopier(runner)
         self._scores = ScoreKeeper(runner)
@@ -103,8 +104,8 @@ class DependencyFlashInferBackend(FlashInferAttnBackend):
             return FlashInferCall(self._wrappers.take(call.kind), call, slots, heads)
 
         self._wrappers.start()
-        plan: PlanName = choose_plan(steps) if self._plan == "auto" else self._plan
-        return BatchAttention(plan_batch(steps, plan), make_call, _merge, self._rows.device)
+        plan = plan_batch(steps, self._plan or choose_plan(steps))
+        return BatchAttention(plan, make_call, _merge, self._rows.device)
 
     def _make_wrapper(self, kind: Kind) -> Any:
         stock = type(self.prefill_wrappers_paged[0])
