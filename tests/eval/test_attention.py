@@ -38,8 +38,10 @@ def test_fused_prompts_have_rows_of_their_own(tmp_path: Path) -> None:
     file = tmp_path / "fused.json"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "FUSED_CASES", ((200, 0.1, "first"), (300, 0.5, "random")))
-        assert main(["attention", "--fused", "--repeats", "1", "--json", str(file)]) == 0
-    rows = [row for row in json.loads(file.read_text())["rows"] if row["kernels"] == "torch"]
+        arguments = ["attention", "--fused", "--kernels", "torch", "--repeats", "1"]
+        assert main([*arguments, "--json", str(file)]) == 0
+    rows = json.loads(file.read_text())["rows"]
+    assert {row["kernels"] for row in rows} == {"torch"}
     assert {(row["select"], row["plan"], row["new_tokens"]) for row in rows} == {
         (select, plan, num_new + attention.TASK_LEN)
         for select, num_new in (("first", 20), ("random", 150))

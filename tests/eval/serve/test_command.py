@@ -24,6 +24,7 @@ def test_a_run_on_real_servers(model_path: Callable[[str], Path], tmp_path: Path
     arguments += ["--pool", "30", "--pool-tokens", "20000", "--rounds", "1"]
     arguments += ["--stream", "6", "--warm", "4", "--load", "6", "--concurrency", "3"]
     arguments += ["--load-tokens", "4", "--max-tokens", "2"]
+    arguments += ["--server-args", "--max-running-requests 5"]
     assert main([*arguments, "--out", str(out), "--json", str(report_file)]) == 0
 
     report = json.loads(report_file.read_text())
@@ -48,6 +49,8 @@ def test_a_run_on_real_servers(model_path: Callable[[str], Path], tmp_path: Path
     manifest = json.loads((out / "manifest.json").read_text())
     assert str(tmp_path) not in json.dumps(manifest)
     assert set(manifest["servers"]) == {"depcache", "sglang"}
+    commands = [server["command"] for server in manifest["servers"].values()]
+    assert all("--max-running-requests 5" in command for command in commands)
     records = [json.loads(line) for line in (out / "requests.jsonl").read_text().splitlines()]
     counts = Counter((record["system"], record["phase"]) for record in records)
     assert counts["depcache", "stream"] == 6 and counts["depcache", "precomputed"] == 4
