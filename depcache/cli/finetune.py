@@ -23,6 +23,7 @@ from depcache.cli.output import make_console, make_grid, print_json
 from depcache.graph.stores import DEFAULT_URL as DEFAULT_GRAPH
 from depcache.prompt.render import DEFAULT_SYSTEM
 from depcache.serving.tiny import resolve_model
+from depcache.tables.seen import DEFAULT_SEES
 
 finetune_app = typer.Typer(
     help="Teach a model dependency attention. Needs the extra `finetune`.", no_args_is_help=True
@@ -33,7 +34,10 @@ finetune_app = typer.Typer(
 def run(
     model: Annotated[str, typer.Argument(help="Folder or name of the model to start from.")],
     data: Annotated[
-        Path, typer.Option(help="JSONL of question, paths and answer; `finetune data` makes it.")
+        Path,
+        typer.Option(
+            help="JSONL of question, paths (or tables) and answer; `finetune data` makes it."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the model; `depcache serve` takes it.")],
     layout: Annotated[
@@ -57,6 +61,9 @@ def run(
     system: Annotated[
         str, typer.Option(help="System message of later questions; '' for none.")
     ] = DEFAULT_SYSTEM,
+    sees: Annotated[
+        str, typer.Option(help="What a table sees: nothing, references or component.")
+    ] = DEFAULT_SEES,
     save_steps: Annotated[int, typer.Option(min=0, help="Steps between checkpoints.")] = 100,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the last checkpoint.")
@@ -84,6 +91,7 @@ def run(
         layouts=wanted,
         attention=kind,
         system=system or None,
+        sees=sees,
         lora=lora,
         learning_rate=learning_rate,
         batch=batch,

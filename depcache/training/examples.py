@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is learned from: questions with the paths that were retrieved for them and an answer.
+"""What is learned from: questions with the paths or tables they are asked about, and an answer.
 
 One JSON object a line:
 
     {"question": "Where was Marie Curie born?",
      "paths": [["Marie Curie", "born in", "Warsaw"], ...],
      "answer": "Marie Curie was born in Warsaw."}
+
+Instead of paths there may be "tables", each as a line of a catalog, and the answer is SQL:
+
+     "tables": [{"name": "orders", "text": "CREATE TABLE orders ...", "references": ["shops"]}, ...]
 
 "alternatives" may list other answers that are as right: none of them is held against the model.
 Other keys are left alone.
@@ -21,6 +25,8 @@ from typing import Any
 
 from depcache.errors import ConfigError, PromptError, shorten
 from depcache.prompt.paths import Path, read_paths
+from depcache.tables.catalog import Catalog
+from depcache.tables.table import Table
 from depcache.text_file import reading
 
 
@@ -28,6 +34,7 @@ from depcache.text_file import reading
 class Example:
     """One question, what the model is shown, and what it is to say.
 
+    tables        with names of their own, in the order in which they come; not beside paths
     alternatives  answers that would be as right, as where a question has several
     """
 
@@ -35,6 +42,7 @@ class Example:
     paths: tuple[Path, ...]
     answer: str
     alternatives: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
 
     @classmethod
     def from_dict(cls, data: Any) -> Example:
@@ -50,6 +58,9 @@ class Example:
             paths = tuple(read_paths(data.get("paths", ())))
         except PromptError as error:
             raise ConfigError(f"the paths of an example cannot be used: {error}") from None
+        tables = _read_tables(data.get("tables", []))
+        if paths and tables:
+            raise ConfigError("an example has paths and tables: leave out one of them")
         alternatives = data.get("alternatives", [])
         if not isinstance(alternatives, list) or not all(
             isinstance(each, str) and each.strip() for each in alternatives
@@ -58,7 +69,7 @@ class Example:
                 f"'alternatives' is {shorten(alternatives)} in an example: it must be a list of "
                 "answers"
             )
-        return cls(data["question"], paths, data["answer"], tuple(alternatives))
+        return cls(data["question"], paths, data["answer"], tuple(alternatives), tables)
 
     def to_dict(self) -> dict[str, Any]:
         """One line of a file."""
@@ -67,9 +78,20 @@ class Example:
             "paths": [list(path) for path in self.paths],
             "answer": self.answer,
         }
+        if self.tables:
+            line["tables"] = [table.to_json() for table in self.tables]
         if self.alternatives:
             line["alternatives"] = list(self.alternatives)
         return line
+
+
+def _read_tables(data: Any) -> tuple[Table, ...]:
+    if not isinstance(data, list):
+        raise ConfigError(f"'tables' is {shorten(data)} in an example: it must be a list of tables")
+    try:
+        return tuple(Catalog(map(Table.from_json, data)))
+    except PromptError as error:
+        raise ConfigError(f"the tables of an example cannot be used: {error}") from None
 
 
 def read_examples(file: File) -> Iterator[Example]:

@@ -22,7 +22,8 @@ from depcache import __version__
 from depcache.errors import ConfigError
 from depcache.install_hints import install_command
 from depcache.prompt.layout import Layout
-from depcache.prompt.render import DEFAULT_SYSTEM
+from depcache.prompt.render import DEFAULT_SYSTEM, DEFAULT_TABLE_SYSTEM
+from depcache.tables.seen import DEFAULT_SEES
 from depcache.training.examples import read_examples
 from depcache.training.loss import causal_loss, right_tokens
 from depcache.training.packing import Row, make_row, pack, pad
@@ -36,6 +37,8 @@ RECORD_FILE = "depcache_finetune.json"
 class FinetuneSettings:
     """The paper's defaults: learning rate 2e-5, 64 examples a step, one epoch.
 
+    system             of examples with paths, and where it is not the default, of those with tables
+    sees               what a table sees, see `depcache.tables.seen.Sees`
     lora               rank of the adapters; 0 trains all weights
     batch              examples a step, over all devices; with packing about as many
     max_tokens         of a sample, and of a packed row
@@ -48,6 +51,7 @@ class FinetuneSettings:
     attention: Attention = "dependency"
     system: str | None = DEFAULT_SYSTEM
     template: str = "path"
+    sees: str = DEFAULT_SEES
     lora: int = 0
     learning_rate: float = 2e-5
     batch: int = 64
@@ -105,6 +109,8 @@ def finetune(
         settings.template,
         settings.max_tokens,
         settings.seed,
+        settings.sees,
+        DEFAULT_TABLE_SYSTEM if settings.system == DEFAULT_SYSTEM else settings.system,
     )
     samples = encoder.encode_all(read_examples(data))
     if not samples:
@@ -255,7 +261,7 @@ def to_inputs(batch: dict[str, Any], model: Any) -> dict[str, Any]:
     return {
         "input_ids": batch["tokens"],
         "position_ids": batch["positions"],
-        "attention_mask": make_mask(batch["starts"], batch["ends"], batch["task_starts"]),
+        "attention_mask": make_mask(batch),
     }
 
 

@@ -14,10 +14,11 @@ from depcache.training.samples import IGNORED, Sample, shift_alternatives
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """Samples one behind the other. Arrays are (num_tokens,) int64, but for `alternatives`, which
-    are as those of a sample; indices are of the row.
+    """Samples one behind the other. Arrays are (num_tokens,) int64, but for `alternatives` and
+    `joins`, which are as those of a sample; indices are of the row.
 
         visible(i, j) = starts[i] <= j <= i and (i < ends[j] or j < task_starts[i] <= i)
+                        or a join lets i see j
 
     starts       first index of the token's sample
     ends         first index that does not see the token, but for tasks
@@ -31,6 +32,7 @@ class Row:
     task_starts: IntArray
     labels: IntArray
     alternatives: IntArray
+    joins: IntArray
     num_samples: int
 
     def __len__(self) -> int:
@@ -50,6 +52,7 @@ def make_row(samples: Sequence[Sample]) -> Row:
         task_starts=np.repeat(task_starts, lens),
         labels=np.concatenate([sample.labels for sample in samples]),
         alternatives=shift_alternatives([sample.alternatives for sample in samples], starts),
+        joins=np.concatenate([s.joins + start for s, start in zip(samples, starts, strict=True)]),
         num_samples=len(samples),
     )
 
@@ -82,7 +85,9 @@ def pad(rows: Sequence[Row], num_tokens: int | None = None) -> dict[str, IntArra
     """Rows of equal length as arrays (num_rows, num_tokens); what is added sees only itself.
 
     `alternatives` is (num_rows, num_tokens, K) with room for the most that a token has, which may
-    be none; `IGNORED` fills up.
+    be none; `IGNORED` fills up. Joins are `trees` and `parts`, what is joined and what is seen by
+    it, numbered from 1 on in each row, with 0 for everything else, and `sees`, bool (num_rows,
+    trees + 1, parts + 1); where no row has a join it is (num_rows, 1, 1).
 
     num_tokens  at least that of the longest row; None: just that
     """
@@ -100,7 +105,24 @@ def pad(rows: Sequence[Row], num_tokens: int | None = None) -> dict[str, IntArra
     batch["starts"] = fill("starts", 0)
     for i, row in enumerate(rows):
         batch["starts"][i, len(row) :] = np.arange(len(row), num)
-    return batch
+    return batch | _number_joins([row.joins for row in rows], num)
+
+
+def _number_joins(joins: Sequence[IntArray], num_tokens: int) -> dict[str, IntArray]:
+    """`trees`, `parts` and `sees` of a batch, see `pad`."""
+    numbered = [
+        tuple(np.unique(each[:, at], axis=0, return_inverse=True) for at in ([0, 1], [2, 3]))
+        for each in joins
+    ]
+    sizes = [max(len(pair[side][0]) for pair in numbered) + 1 for side in (0, 1)]
+    sees = np.zeros((len(joins), *sizes), bool)
+    places = np.zeros((2, len(joins), num_tokens), np.int64)
+    for row, pair in enumerate(numbered):
+        for side, (ranges, _) in enumerate(pair):
+            for number, (start, stop) in enumerate(ranges, 1):
+                places[side, row, start:stop] = number
+        sees[row, pair[0][1] + 1, pair[1][1] + 1] = True
+    return {"trees": places[0], "parts": places[1], "sees": sees}
 
 
 def _spread(alternatives: Sequence[IntArray], num_tokens: int) -> IntArray:

@@ -15,32 +15,44 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from depcache.errors import ConfigError, shorten
+from depcache.errors import ConfigError, PromptError, shorten
 from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.forest import Forest, IntArray
 from depcache.prompt.layout import LAYOUTS, Layout, token_positions
 from depcache.prompt.outline import Outline
-from depcache.prompt.render import DEFAULT_SYSTEM, render
+from depcache.prompt.render import (
+    DEFAULT_SYSTEM,
+    DEFAULT_TABLE_SYSTEM,
+    RenderedPrompt,
+    render,
+    render_rows,
+)
 from depcache.prompt.template import Template
 from depcache.prompt.tokenization import PromptTokenizer
+from depcache.tables.catalog import Catalog
+from depcache.tables.render import HEADING, render_tables
+from depcache.tables.seen import DEFAULT_SEES, read_sees
 from depcache.training.examples import Example
+from flashinfer_masks.visibility import Structure
 
 IGNORED = -100
 """The label of tokens that are not learned, as torch's cross entropy has it."""
 
 _NO_ALTERNATIVES = np.empty((0, 2), np.int64)
+_NO_JOINS = np.empty((0, 4), np.int64)
 
 Attention = Literal["dependency", "flat", "deduplicated"]
 ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
 """dependency: trees, of which tokens see their ancestors. flat: the text of all paths, as any
-server reads it. deduplicated: the tokens of the trees, every token seeing all before it."""
+server reads it; tables stand there in the order in which they come. deduplicated: the tokens of the
+trees, every token seeing all before it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
     """One prompt with its answer, in pre-order, or several that share their context.
 
-        visible(i, j) = j <= i and (i < ends[j] or j < task_start <= i)
+        visible(i, j) = j <= i and (i < ends[j] or j < task_start <= i) or a join lets i see j
 
     tokens     (num_tokens,) int64
     positions  (num_tokens,) int64, RoPE position of each
@@ -48,6 +60,8 @@ class Sample:
     task_start index that the first task starts at; tasks see all before it
     labels     (num_tokens,) int64, the token where it is to be learned, else `IGNORED`
     alternatives  (M, 2) int64, index and token: what would be as right there as the label
+    joins      (N, 4) int64, start and stop of a tree's tokens, and of those of an earlier segment
+               that all of them see too
     """
 
     tokens: IntArray
@@ -56,6 +70,7 @@ class Sample:
     task_start: int
     labels: IntArray
     alternatives: IntArray = field(default_factory=lambda: _NO_ALTERNATIVES)
+    joins: IntArray = field(default_factory=lambda: _NO_JOINS)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -68,6 +83,8 @@ class Encoder:
     tokenizer  of HuggingFace, with a chat template and an end-of-sequence token
     layouts    of which each example gets one
     max_tokens longer samples are left out and counted in `num_too_long`
+    sees       what a table sees, see `depcache.tables.seen.Sees`
+    table_system  the system message where there are tables
 
     `num_encoded` counts the examples in the samples of `encode_all`.
     """
@@ -79,6 +96,8 @@ class Encoder:
     template: str | Template = "path"
     max_tokens: int = 4096
     seed: int = 0
+    sees: str = DEFAULT_SEES
+    table_system: str | None = DEFAULT_TABLE_SYSTEM
     num_too_long: int = 0
     num_encoded: int = 0
     _pieces: PromptTokenizer = field(init=False)
@@ -89,6 +108,10 @@ class Encoder:
             raise ConfigError(
                 f"{shorten(self.attention)} is no attention: use {', '.join(ATTENTIONS)}"
             )
+        try:
+            read_sees(self.sees)
+        except PromptError as error:
+            raise ConfigError(str(error)) from None
         unknown = [layout for layout in self.layouts if layout not in LAYOUTS]
         if unknown or not self.layouts:
             raise ConfigError(
@@ -106,11 +129,11 @@ class Encoder:
     def encode_all(self, examples: Iterable[Example]) -> list[Sample]:
         """The samples of all examples that are not too long.
 
-        Examples of the same paths that follow each other share one sample, as far as it is not
-        too long: what they have in common is computed once, as a cache would have it.
+        Examples of the same paths or tables that follow each other share one sample, as far as it
+        is not too long: what they have in common is computed once, as a cache would have it.
         """
         samples: list[Sample] = []
-        for _, group in groupby(examples, key=lambda example: example.paths):
+        for _, group in groupby(examples, key=lambda example: (example.paths, example.tables)):
             layout = self._random.choice(self.layouts)
             shared: list[Sample] = []
             for example in group:
@@ -134,15 +157,15 @@ class Encoder:
         layout  None: one is drawn
         """
         answer = [*self._pieces.encode_text(example.answer), self.tokenizer.eos_token_id]
-        if self.attention == "flat" or not example.paths:
+        if self.attention == "flat" or not (example.paths or example.tables):
             return self._encode_flat(example, answer)
         layout = layout or self._random.choice(self.layouts)
         prompt = self.prompt(example, layout)
         tokens = np.concatenate((prompt.tokens, np.array(answer, np.int64)))
         # The answer is more of the task: it sees everything, and its positions go on.
-        forest = Forest.make(
-            len(tokens), prompt.forest.system_len, prompt.forest.lens, prompt.forest.parents
-        )
+        shape = prompt.forest
+        joins = dict(shape.structure.joins)
+        forest = Forest.make(len(tokens), shape.system_len, shape.lens, shape.parents, joins)
         if self.attention == "deduplicated":
             return _make_linear(tokens, len(answer), self._alternatives(example, tokens, answer))
         return Sample(
@@ -152,30 +175,47 @@ class Encoder:
             forest.task_start,
             _labels(tokens, len(answer)),
             self._alternatives(example, tokens, answer),
+            _joins(forest.structure),
         )
 
     def prompt(self, example: Example, layout: Layout) -> DepPrompt:
         """The prompt of an example as a server has it, without the answer.
 
-        Without paths there is nothing to merge, and all of it is the task.
+        Without paths or tables there is nothing to share, and all of it is the task.
         """
-        rendered = render(
-            example.paths,
-            example.question,
-            system=self.system,
-            template=self.template,
-            layout=layout,
-        )
+        if example.tables:
+            rendered: RenderedPrompt = render_tables(
+                Catalog(example.tables),
+                None,
+                example.question,
+                system=self.table_system,
+                sees=self.sees,
+                layout=layout,
+            )
+        else:
+            rendered = render(
+                example.paths,
+                example.question,
+                system=self.system,
+                template=self.template,
+                layout=layout,
+            )
         text = self._chat(rendered.messages)
-        if not example.paths:
+        if not (example.paths or example.tables):
             return DepPrompt.from_paths((), tokenizer=self._pieces, task=text, layout=layout)
         outline = Outline.from_json(rendered.params_in(text)["depcache_outline"])
         return DepPrompt.from_outline(text, outline, tokenizer=self._pieces, layout=layout)
 
     def _encode_flat(self, example: Example, answer: list[int]) -> Sample:
-        rendered = render(
-            example.paths, example.question, system=self.system, template=self.template
-        )
+        if example.tables:
+            texts = dict.fromkeys(table.text for table in example.tables)
+            rendered = render_rows(
+                texts, example.question, heading=HEADING, system=self.table_system
+            )
+        else:
+            rendered = render(
+                example.paths, example.question, system=self.system, template=self.template
+            )
         prompt = self._pieces.encode_text(self._chat(rendered.messages), first=True)
         tokens = np.array([*prompt, *answer], np.int64)
         return _make_linear(tokens, len(answer), self._alternatives(example, tokens, answer))
@@ -241,6 +281,19 @@ def share_context(samples: Sequence[Sample]) -> Sample:
             ],
             np.cumsum(lens) - lens,
         ),
+        joins=first.joins,
+    )
+
+
+def _joins(structure: Structure) -> IntArray:
+    """The joins of a sample: each joined tree with each segment that it is joined to."""
+    counts = np.diff(structure.joined_indptr)
+    trees = np.repeat(np.arange(len(counts)), counts)
+    stops = np.append(structure.tree_starts[1:], structure.task_start)
+    seen = structure.starts[structure.joined]
+    return np.stack(
+        (structure.tree_starts[trees], stops[trees], seen, seen + structure.lens[structure.joined]),
+        axis=1,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from depcache.errors import ConfigError
+from depcache.tables.table import Table
 from depcache.training.examples import Example, read_examples, write_examples
 from depcache.training.finetune import (
     RECORD_FILE,
@@ -117,6 +118,28 @@ def test_another_right_answer_is_not_held_against_the_model(model: Path, tmp_pat
         return loss
 
     assert first_loss("either", "Zoe") < first_loss("same", "Bob") == first_loss("one")
+
+
+def test_tables_are_learned_from_as_they_are_served(model: Path, tmp_path: Path) -> None:
+    tables = (
+        Table("rivers", "CREATE TABLE rivers (river_id, length)"),
+        Table("towns", "CREATE TABLE towns (town_id, name)"),
+        Table("ports", "CREATE TABLE ports (river_id, town_id)", ("rivers", "towns")),
+    )
+    file = tmp_path / "data.jsonl"
+    write_examples(
+        [Example("How many?", (), "SELECT count(*) FROM ports", (), tables) for _ in range(4)], file
+    )
+    losses = {}
+    for sees in ("nothing", "references"):
+        settings = FinetuneSettings(
+            sees=sees, learning_rate=2e-3, max_tokens=512, max_steps=8, save_steps=0
+        )
+        losses[sees] = [
+            loss for _, loss in finetune(str(model), file, tmp_path / sees, settings)["loss"]
+        ]
+        assert losses[sees][-1] < 0.8 * losses[sees][0]
+    assert losses["nothing"][0] != losses["references"][0]  # another mask
 
 
 def test_what_stopped_goes_on_from_its_checkpoint(model: Path, data: Path, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from depcache.training.samples import (
 from flashinfer_masks.dense import dense_mask as oracle_mask
 from flashinfer_masks.visibility import Step
 from tests.helpers.models import make_tokenizer
+from tests.helpers.tables import about_tables
 
 pytestmark = pytest.mark.sglang  # torch and transformers come with the server
 
@@ -57,7 +58,7 @@ def mask_of(samples: list[Sample], num_tokens: int | None = None) -> np.ndarray:
     from depcache.training.masks import dense_mask
 
     batch = {name: torch.from_numpy(a) for name, a in pad([make_row(samples)]).items()}
-    mask = dense_mask(batch["starts"], batch["ends"], batch["task_starts"])
+    mask = dense_mask(batch)
     assert mask.shape[:2] == (1, 1)
     return mask[0, 0].numpy()
 
@@ -265,28 +266,34 @@ def test_padding_is_not_learned_and_sees_only_itself() -> None:
     rows = [make_row([random_sample(rng)]) for _ in range(6)]
     batch = pad(rows)
     num = max(map(len, rows))
-    masks = dense_mask(
-        *(torch.from_numpy(batch[name]) for name in ("starts", "ends", "task_starts"))
-    )
+    masks = dense_mask({name: torch.from_numpy(array) for name, array in batch.items()})
     for row, mask, labels in zip(rows, masks[:, 0].numpy(), batch["labels"], strict=True):
         assert np.array_equal(mask[len(row) :], np.eye(num, dtype=bool)[len(row) :])
         assert not mask[: len(row), len(row) :].any()
         assert (labels[len(row) :] == IGNORED).all()
 
 
-def test_a_flex_attention_mask_says_the_same() -> None:
+@pytest.mark.parametrize("has_tables", [False, True])
+def test_a_flex_attention_mask_says_the_same(tokenizer: Any, has_tables: bool) -> None:
     import torch
 
     from depcache.training.masks import block_mask, dense_mask
 
     rng = random.Random(1)
-    rows = [make_row([random_sample(rng) for _ in range(12)]) for _ in range(2)]
+    encoder = Encoder(tokenizer)
+    rows = [
+        make_row(
+            [random_sample(rng) for _ in range(12)]
+            + [encoder.encode(about_tables(rng)) for _ in range(2 if has_tables else 0)]
+        )
+        for _ in range(2)
+    ]
     batch = {name: torch.from_numpy(array) for name, array in pad(rows).items()}
-    arguments = [batch[name] for name in ("starts", "ends", "task_starts")]
-    mask = block_mask(*arguments)
+    assert bool(batch["sees"].any()) == has_tables
+    mask = block_mask(batch)
     num = batch["tokens"].shape[1]
     b, i, j = torch.meshgrid(torch.arange(2), torch.arange(num), torch.arange(num), indexing="ij")
-    assert torch.equal(mask.mask_mod(b, 0, i, j), dense_mask(*arguments)[:, 0])
+    assert torch.equal(mask.mask_mod(b, 0, i, j), dense_mask(batch)[:, 0])
 
 
 def test_examples_survive_a_file_and_bad_ones_are_named(
@@ -294,22 +301,30 @@ def test_examples_survive_a_file_and_bad_ones_are_named(
 ) -> None:
     file = tmp_path / "data.jsonl"
     examples = [replace(examples[0], alternatives=("Cracow", "Łódź")), *examples[1:]]
+    examples.append(about_tables(random.Random(6)))
     assert write_examples(examples, file) == len(examples)
     assert list(read_examples(file)) == examples
     for line, word in (
         ('{"question": "a"}', "answer"),
         ('{"question": "", "answer": "b"}', "question"),
         ('{"question": "a", "answer": "b", "paths": [[1]]}', "paths"),
+        ('{"question": "a", "answer": "b", "tables": {}}', "tables"),
+        ('{"question": "a", "answer": "b", "tables": [{"name": "t"}]}', "tables"),
+        (
+            '{"question": "a", "answer": "b", "paths": [["A", "is", "B"]],'
+            ' "tables": [{"name": "t", "text": "t"}]}',
+            "paths and tables",
+        ),
         ('{"question": "a", "answer": "b", "alternatives": "c"}', "alternatives"),
         ('{"question": "a", "answer": "b", "alternatives": ["c", ""]}', "alternatives"),
         ("[]", "example"),
-        ("{", "line 13"),
+        ("{", "line 14"),
     ):
         with file.open("a") as lines:
             lines.write(line + "\n")
         with pytest.raises(ConfigError, match=word) as caught:
             list(read_examples(file))
-        assert "line 13" in str(caught.value)
+        assert "line 14" in str(caught.value)
         write_examples(examples, file)
     with pytest.raises(ConfigError, match="cannot read"):
         list(read_examples(tmp_path / "nothing.jsonl"))
