@@ -12,20 +12,19 @@ SELF_ATTENTION = "control"
 """What it is compared with: trained as it was, but in its last cycle on flat text only."""
 
 BASE = "base"
-"""Flat text only: has never seen a tree. Both come from such a one.
-
-The one that is kept has a run of its own, of three cycles and no other stage.
-"""
+"""What both come from: has never seen a tree. That of their own run is not kept."""
 
 RECIPE = Path(__file__).parent
 """The folder of this recipe."""
 
-KEPT = {
-    TINY: Path("depcache_tiny", "model"),
-    SELF_ATTENTION: Path("control"),
-    BASE: Path("base"),
-}
+KEPT = {TINY: Path("depcache_tiny", "model"), SELF_ATTENTION: Path("control")}
 """Where in it the models are that are kept."""
+
+FLAT = RECIPE / "base"
+"""A model as it comes, for `eval chunks --rows`: the third cycle of a base with a run of its own.
+
+It has seen flat text only. The two above do not come from it, so `eval quality` leaves it out.
+"""
 
 
 def kept_folder(name: str = TINY) -> Path:

@@ -16,10 +16,11 @@ from depcache.graph.retrieval import Retriever
 from depcache.prompt.layout import LAYOUTS
 from depcache.serving.tiny import TINY_NAME, resolve_model
 from eval.workloads.graphs import hold
-from models.tiny.stages import KEPT, RECIPE, SELF_ATTENTION, TINY, kept_folder
+from models.tiny.stages import FLAT, KEPT, RECIPE, SELF_ATTENTION, TINY, kept_folder
 from tests.helpers.server import start_server
 
-MAX_BYTES = 20 * 2**20
+MAX_BYTES = 28 * 2**20
+MAX_SHIPPED_BYTES = 10 * 2**20
 MAX_PARAMETERS = 8_000_000
 MAX_TOKENS = 96
 
@@ -27,8 +28,10 @@ MAX_TOKENS = 96
 def test_the_weights_are_small_and_have_a_card() -> None:
     files = [file for file in RECIPE.rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) <= MAX_BYTES
+    shipped = [file.stat().st_size for file in files if kept_folder(TINY) in file.parents]
+    assert 0 < sum(shipped) <= MAX_SHIPPED_BYTES
     kept = {file.parent for file in files if file.suffix == ".safetensors"}
-    assert kept == {RECIPE / folder for folder in KEPT.values()}
+    assert kept == {FLAT, *(RECIPE / folder for folder in KEPT.values())}
     card = (RECIPE / "depcache_tiny" / "README.md").read_text(encoding="utf-8")
     for word in ("Apache-2.0", "CC BY 3.0", "MetaQA", "2Wiki", "seed", "steps", "loss"):
         assert word in card
@@ -37,14 +40,14 @@ def test_the_weights_are_small_and_have_a_card() -> None:
 
 
 @pytest.mark.sglang
-@pytest.mark.parametrize("name", [TINY, SELF_ATTENTION])
-def test_a_model_can_be_loaded(name: str) -> None:
+@pytest.mark.parametrize("folder", [kept_folder(TINY), kept_folder(SELF_ATTENTION), FLAT])
+def test_a_model_can_be_loaded(folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    network = AutoModelForCausalLM.from_pretrained(kept_folder(name))
+    network = AutoModelForCausalLM.from_pretrained(folder)
     assert sum(parameter.numel() for parameter in network.parameters()) <= MAX_PARAMETERS
     assert network.config.head_dim in (64, 128, 256)  # what FlashInfer's kernels take
-    assert AutoTokenizer.from_pretrained(kept_folder(name)).chat_template
+    assert AutoTokenizer.from_pretrained(folder).chat_template
 
 
 @pytest.fixture(scope="module")
