@@ -20,10 +20,11 @@ RECIPE = Path(__file__).parent
 KEPT = {TINY: Path("depcache_tiny", "model"), SELF_ATTENTION: Path("control")}
 """Where in it the models are that are kept."""
 
-FLAT = RECIPE / "base"
+FLAT = RECIPE / "flat"
 """A model as it comes, for `eval chunks --rows`: the third cycle of a base with a run of its own.
 
-It has seen flat text only. The two above do not come from it, so `eval quality` leaves it out.
+It has seen flat text only. The two above do not come from it, so its folder is not called `base`:
+`eval quality` would compare them with it.
 """
 
 

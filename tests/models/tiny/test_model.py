@@ -16,7 +16,16 @@ from depcache.graph.retrieval import Retriever
 from depcache.prompt.layout import LAYOUTS
 from depcache.serving.tiny import TINY_NAME, resolve_model
 from eval.workloads.graphs import hold
-from models.tiny.stages import FLAT, KEPT, RECIPE, SELF_ATTENTION, TINY, kept_folder
+from models.tiny.stages import (
+    BASE,
+    FLAT,
+    KEPT,
+    RECIPE,
+    SELF_ATTENTION,
+    TINY,
+    cycles_of,
+    kept_folder,
+)
 from tests.helpers.server import start_server
 
 MAX_BYTES = 28 * 2**20
@@ -32,6 +41,7 @@ def test_the_weights_are_small_and_have_a_card() -> None:
     assert 0 < sum(shipped) <= MAX_SHIPPED_BYTES
     kept = {file.parent for file in files if file.suffix == ".safetensors"}
     assert kept == {FLAT, *(RECIPE / folder for folder in KEPT.values())}
+    assert not cycles_of(RECIPE, BASE)  # `eval quality` would take it for what the two come from
     card = (RECIPE / "depcache_tiny" / "README.md").read_text(encoding="utf-8")
     for word in ("Apache-2.0", "CC BY 3.0", "MetaQA", "2Wiki", "seed", "steps", "loss"):
         assert word in card
