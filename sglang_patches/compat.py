@@ -1,70 +1,131 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other SGLang releases name or shape in another way; never behaviour of ours.
+"""What the SGLang releases name or shape in different ways; never behaviour of ours.
 
-A port begins here: each function says what 0.5.23 has in its place. What it adds beyond names
-stands in the docs on porting. `sglang_patches.contract` has the fields that all releases share.
+    0.5.17  a cache inserts, frees and unlocks at a request's end, and gets the cached slots as
+            tensors (`cache_unfinished_req`, `cache_finished_req`)
+    0.5.23  a cache inserts (`checkpoint`) and SGLang frees and unlocks; a match is a length, and
+            what a request holds on the device is in `req.kv` (`sglang_patches.checkpoints`)
+
+`sglang_patches.contract` has the fields that we use, those of one release apart.
 """
 
 from __future__ import annotations
 
+import inspect
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from sglang.srt.mem_cache import base_prefix_cache
 from sglang.srt.mem_cache.base_prefix_cache import MatchResult
 
-from sglang_patches.contract import Request
+from sglang_patches.contract import EarlierRequest, LaterRequest, Request
 
 if TYPE_CHECKING:
     from sglang_patches.requests.state import Handle
+    from sglang_patches.slots import Slots
 
-ABORT_FUNCTIONS = ("abort_request", "_abort_on_waiting_timeout", "_abort_on_queued_limit")
-"""Methods of the scheduler that drop requests. 0.5.23 has no `_abort_on_waiting_timeout`."""
+HAS_CHECKPOINTS = hasattr(base_prefix_cache.BasePrefixCache, "checkpoint")
+"""Whether it is 0.5.23 or later."""
+
+ABORT_FUNCTIONS = (
+    ()
+    if HAS_CHECKPOINTS
+    else ("abort_request", "_abort_on_waiting_timeout", "_abort_on_queued_limit")
+)
+"""Methods of the scheduler that drop waiting requests and do not tell every cache (`finish`)."""
+
+JOINS_SALT = not HAS_CHECKPOINTS
+"""Whether the OpenAI routes join a request's salt and its extra key."""
+
+GB = 1_000_000_000  # as SGLang counts --hicache-size
+
+PREFIX = "depcache_prefix"
+"""Attribute of a request: slots of its hits, from its match until it has a row (0.5.23)."""
+
+
+def _earlier(req: Request) -> EarlierRequest:
+    return cast(EarlierRequest, req)
+
+
+def _later(req: Request) -> LaterRequest:
+    return cast(LaterRequest, req)
 
 
 def row_index(req: Request) -> int:
-    """Returns the request's row in `req_to_token`; `req.kv.req_pool_idx` in 0.5.23."""
-    assert req.req_pool_idx is not None
-    return req.req_pool_idx
+    """Returns the request's row in `req_to_token`."""
+    index = _later(req).kv.req_pool_idx if HAS_CHECKPOINTS else _earlier(req).req_pool_idx
+    assert index is not None
+    return index
 
 
 def has_row(req: Request) -> bool:
     """Whether the request was admitted and has a row."""
-    return req.req_pool_idx is not None
+    index = _later(req).kv.req_pool_idx if HAS_CHECKPOINTS else _earlier(req).req_pool_idx
+    return index is not None
 
 
-def tenant_of(req: Request) -> str | None:
-    """Returns the tenant and, behind it, the adapter, as SGLang joins them; None without either.
+def num_computed(req: Request) -> int:
+    """Returns how many rows are computed after the extend that runs."""
+    return _later(req).extend_end if HAS_CHECKPOINTS else _earlier(req).extend_range.end
 
-    `hooks/tokenizer_manager.py` seals salt and extra key into one before. 0.5.23 keeps the salt in
-    a field of its own, `req.cache_salt`, which belongs in here.
-    """
-    return req.extra_key
+
+def take_salt(obj: Any) -> Any:
+    """Takes the `cache_salt` out of a GenerateReqInput, which has it as a field in 0.5.23."""
+    salt = getattr(obj, "cache_salt", None)
+    if salt is not None:
+        obj.cache_salt = None
+    return salt
 
 
 def protected_len(req: Request) -> int:
-    """Returns how many rows, from the first, are not the request's to free; in `req.kv` later."""
-    return req.cache_protected_len
+    """Returns how many rows, from the first, are not the request's to free."""
+    if HAS_CHECKPOINTS:
+        return _later(req).kv.cache_protected_len
+    return _earlier(req).cache_protected_len
 
 
 def set_protected_len(req: Request, num_rows: int) -> None:
     """Says how many rows are not the request's to free."""
-    req.cache_protected_len = num_rows
+    if HAS_CHECKPOINTS:
+        _later(req).kv.cache_protected_len = num_rows
+    else:
+        _earlier(req).cache_protected_len = num_rows
 
 
 def set_prefix(req: Request, slots: torch.Tensor) -> None:
-    """Says which rows need not be computed, by their slots; 0.5.23 wants `req.prefix_len` only."""
-    req.prefix_indices = slots
+    """Says which rows of a request without a row need not be computed, by their slots."""
+    if HAS_CHECKPOINTS:
+        setattr(req, PREFIX, slots)
+        _later(req).prefix_len = len(slots)
+    else:
+        _earlier(req).prefix_indices = slots
+
+
+def set_computed(req: Request, slots: Slots, num_rows: int) -> None:
+    """Says that the first `num_rows` rows of a running request need not be computed again."""
+    if HAS_CHECKPOINTS:
+        setattr(req, PREFIX, None)  # SGLang reads the row, and says how long it is
+    else:
+        _earlier(req).prefix_indices = slots.row_on_device(req, num_rows)
 
 
 def held_by(req: Request) -> Handle | None:
-    """Returns what the request keeps from eviction; `req.lock.node` in 0.5.23."""
+    """Returns what the request keeps from eviction."""
+    if HAS_CHECKPOINTS:
+        lock = _later(req).lock
+        return None if lock is None else lock.node
     return req.last_node
 
 
 def hold(req: Request, handle: Handle) -> None:
     """Replaces what the request keeps from eviction. The caller locks and unlocks."""
     req.last_node = handle
+    if HAS_CHECKPOINTS:
+        receipt = base_prefix_cache.IncLockRefResult(delta=0)
+        _later(req).lock = cast(Any, base_prefix_cache).TreeLock(
+            handle, cast(Any, receipt).to_dec_params()
+        )
 
 
 def end_by_fault(req: Request, reason: str) -> None:
@@ -75,12 +136,49 @@ def end_by_fault(req: Request, reason: str) -> None:
     req.to_finish = FINISH_ABORT(reason, status, "InternalServerError")
 
 
-def match_result(slots: torch.Tensor, handle: Handle, num_moved: int) -> MatchResult:
-    """Returns a match for the scheduler; 0.5.23 wants the length of `slots` in their place.
+def match_result(
+    req: Request | None, slots: torch.Tensor, handle: Handle, num_moved: int
+) -> MatchResult:
+    """Returns a match for the scheduler.
 
     num_moved  tokens that `init_load_back` will find slots for
     """
-    return MatchResult(slots, handle, handle, handle, host_hit_length=num_moved)
+    if not HAS_CHECKPOINTS:
+        return MatchResult(slots, handle, handle, handle, host_hit_length=num_moved)
+    if req is not None:
+        setattr(req, PREFIX, slots)
+    length = cast(Any, len(slots))
+    return MatchResult(length, handle, handle, handle, host_hit_length=num_moved)
+
+
+def load_back_result(req: Request, slots: torch.Tensor, handle: Handle) -> tuple[Any, Handle]:
+    """Returns what `init_load_back` answers: `slots` follow behind those of the match."""
+    if not HAS_CHECKPOINTS:
+        return slots, handle
+    setattr(req, PREFIX, torch.cat([getattr(req, PREFIX), slots]))
+    return len(slots), handle
+
+
+def rid_of(request: Any) -> str:
+    """Returns the id of a request that waits; 0.5.23 names it by a handle."""
+    return getattr(request, "rid", request)
+
+
+def host_pool_size(device_pool: Any, num_tokens: int) -> dict[str, Any]:
+    """Returns what SGLang's host pool is to be made with, for so many tokens of `device_pool`."""
+    if HAS_CHECKPOINTS:
+        return {
+            "buffer_info": device_pool._mha_buffer_info(),
+            "host_size": 0,
+            "host_token_capacity": num_tokens,
+            "device_capacity_tokens": device_pool.size,
+            "start_layer": device_pool.start_layer,
+            "end_layer": device_pool.end_layer,
+        }
+    # In GB, and one page is added to what fits.
+    num_bytes = 2 * device_pool.head_num * device_pool.head_dim * device_pool.layer_num
+    num_bytes *= device_pool.store_dtype.itemsize
+    return {"device_pool": device_pool, "host_size": (num_tokens - 0.5) * num_bytes / GB}
 
 
 async def run_beside(manager: Any, obj: Any) -> dict[str, Any]:
@@ -94,12 +192,18 @@ async def run_beside(manager: Any, obj: Any) -> dict[str, Any]:
     """
     obj.normalize_batch_and_arguments()
     lifecycles = manager._init_req_state(obj, None)
+    state = manager.rid_to_state[obj.rid]
     out: dict[str, Any] = {}
     try:
-        manager._send_one_request(await manager._tokenize_one_request(obj))
+        sent = manager._send_one_request(await manager._tokenize_one_request(obj))
+        if inspect.isawaitable(sent):
+            await sent
         async for each in manager._wait_one_response(obj, None):
             out = each
         return out
     except BaseException:
-        manager._discard_pending_req_states(obj, lifecycles)
+        if HAS_CHECKPOINTS:
+            manager._release_req_states_on_failure({obj.rid: state})
+        else:
+            manager._discard_pending_req_states(obj, lifecycles)
         raise

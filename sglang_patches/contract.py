@@ -2,8 +2,8 @@
 """What we use of SGLang's own objects, field by field, and what each means to us.
 
 SGLang promises none of it. Our code is checked against these protocols by the type checker, and
-`missing_fields` checks them against the installed release: `python -m sglang_patches.verify`
-names what is not there. A port to another release begins here and in `hooks/`.
+`missing_of_release` checks them against the installed one: `python -m sglang_patches.verify`
+names what is not there. A port to another release begins here, in `compat` and in `hooks/`.
 
     Request       one request of the scheduler                        `Req`
     RadixKey      the tokens that a plain request may match
@@ -60,12 +60,7 @@ class Request(Protocol):
     origin_input_ids           the prompt; in the order of the plan once it was matched
     full_untruncated_fill_ids  prompt and output: what an extend takes its tokens from
     output_ids                 the answer so far
-
-    req_pool_idx               its row in the RowPool; None before it runs
-    prefix_indices             slots of its cached rows: the next extend starts behind them
-    cache_protected_len        leading rows whose slots SGLang must not free
     last_node                  what `match_prefix` gave it: our Handle
-    extend_range               rows of the last extend
 
     to_finish                  why it is to end at its next step; None: it goes on
     customized_info            lists that go out with the answer, by name
@@ -82,15 +77,9 @@ class Request(Protocol):
     origin_input_ids: array[int]
     full_untruncated_fill_ids: array[int]
     output_ids: array[int]
-    req_pool_idx: int | None
-    prefix_indices: torch.Tensor
-    cache_protected_len: int
     last_node: Any
     to_finish: Any
     customized_info: dict[str, list[Any]] | None
-
-    @property
-    def extend_range(self) -> ExtendRange: ...
 
     def get_fill_ids(self) -> array[int]:
         """Tokens whose rows are computed after the extend that runs."""
@@ -99,6 +88,47 @@ class Request(Protocol):
     def set_finish_with_abort(self, error_msg: str) -> None:
         """End it alone: it runs one token more and is answered with this reason."""
         ...
+
+
+class EarlierRequest(Protocol):
+    """What `compat` uses of a request in 0.5.17, beside `Request`.
+
+    req_pool_idx         its row in the RowPool; None before it runs
+    prefix_indices       slots of its cached rows: the next extend starts behind them
+    cache_protected_len  leading rows whose slots SGLang must not free
+    extend_range         rows of the last extend
+    """
+
+    req_pool_idx: int | None
+    prefix_indices: torch.Tensor
+    cache_protected_len: int
+
+    @property
+    def extend_range(self) -> ExtendRange: ...
+
+
+class HeldKV(Protocol):
+    """What a request holds on the device in 0.5.23; the same fields were the request's before."""
+
+    req_pool_idx: int | None
+    cache_protected_len: int
+
+
+class LaterRequest(Protocol):
+    """What `compat` uses of a request in 0.5.23, beside `Request`.
+
+    kv                    see HeldKV
+    lock                  what it keeps from eviction; None: nothing
+    prefix_len            its cached rows: the next extend starts behind them
+    extend_end            rows that are computed after the extend that runs
+    cache_request_handle  names it while it waits
+    """
+
+    kv: HeldKV
+    lock: Any
+    prefix_len: int
+    extend_end: int
+    cache_request_handle: Any
 
 
 class RadixKey(Protocol):
@@ -236,7 +266,17 @@ CONTRACTS: dict[str, type] = {
     "sglang.srt.model_executor.forward_batch_info.ForwardBatch": ForwardBatch,
     "sglang.srt.managers.scheduler.Scheduler": Scheduler,
 }
-"""SGLang's class -> what we use of it."""
+"""SGLang's class -> what we use of it, in every release."""
+
+_REQUEST = "sglang.srt.managers.schedule_batch.Req"
+RELEASES: dict[str, dict[str, type]] = {
+    "0.5.17": {_REQUEST: EarlierRequest},
+    "0.5.23": {
+        _REQUEST: LaterRequest,
+        "sglang.srt.managers.schedule_batch.ReqKvInfo": HeldKV,
+    },
+}
+"""Release -> the same for what it alone has."""
 
 
 def fields_of(contract: type) -> list[str]:
@@ -258,6 +298,12 @@ def missing_fields(contracts: dict[str, type] = CONTRACTS) -> list[str]:
         known = set() if cls is None else set(_names_of(cls))
         missing += [f"{path}.{field}" for field in fields_of(contract) if field not in known]
     return missing
+
+
+def missing_of_release(release: str | None) -> list[str]:
+    """The same for all that we use of one release. One that we do not know is read as the last."""
+    own = RELEASES.get(release or "", list(RELEASES.values())[-1])
+    return missing_fields() + missing_fields(own)
 
 
 def _is_member(name: str, value: Any) -> bool:

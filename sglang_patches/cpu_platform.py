@@ -20,10 +20,12 @@ class TorchCpuPlatform(CpuDeviceMixin, SRTPlatform):
     def get_default_attention_backend(self) -> str:
         return "torch_native"
 
-    def get_mha_kv_pool_cls(self) -> type:
-        from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+    if not hasattr(SRTPlatform, "get_kv_pool_cls"):  # with it, no answer means the stock pool
 
-        return MHATokenToKVPool
+        def get_mha_kv_pool_cls(self) -> type:
+            from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+
+            return MHATokenToKVPool
 
     def get_paged_allocator_cls(self) -> type:
         from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -25,8 +26,8 @@ from sglang.srt.mem_cache.base_prefix_cache import (
 from depcache.cache import KVTree, Node, TierStack
 from depcache.cache.node import slots_of
 from depcache.config import Config
-from depcache.plan import match_segments
 from sglang_patches import compat
+from sglang_patches.checkpoints import Checkpoints
 from sglang_patches.choices import choose_policy, make_order
 from sglang_patches.contract import CacheParams, LoadBackParams, MatchParams, RadixKey, Request
 from sglang_patches.observe.idle_ages import IdleAges
@@ -35,9 +36,10 @@ from sglang_patches.requests.dependency import DependencyRequests, make_state
 from sglang_patches.requests.faults import Faults, is_broken, is_refused, note_fault
 from sglang_patches.requests.plain import PlainRequests
 from sglang_patches.requests.state import Handle, PendingCopy, RequestState, get_state
-from sglang_patches.requests.waiting_queue import WaitingQueue, prompt_of
+from sglang_patches.requests.waiting_queue import WaitingQueue
 from sglang_patches.slots import Slots
 from sglang_patches.tiers.bandwidth import Bandwidth
+from sglang_patches.tiers.disk.calls import StorageCalls
 from sglang_patches.tiers.disk.residency import DiskResidency
 from sglang_patches.tiers.disk.tier import DiskTier
 from sglang_patches.tiers.host.pool import bytes_per_token
@@ -50,7 +52,7 @@ logger = logging.getLogger("depcache")
 LAUNCH = "depcache_launch"  # attribute of a request: (time, new tokens of its batch)
 
 
-class DepCacheTree(BasePrefixCache):
+class DepCacheTree(Checkpoints, StorageCalls, BasePrefixCache):
     """Radix-cache backend `depcache`. One per scheduler process; single-threaded."""
 
     is_depcache = True  # how hooks tell this cache from a stock one without importing it
@@ -220,13 +222,13 @@ class DepCacheTree(BasePrefixCache):
     def match_prefix(self, params: MatchParams) -> MatchResult:
         req = params.req
         if req is None:  # only where prefill and decode are apart, which is refused at start
-            return self._nothing()
+            return self._nothing(req)
         try:
             return self._match(req, params.key)
         except Exception as error:
             self.faults.refuse(req, error)
             self.metrics.publish()
-            return self._nothing()
+            return self._nothing(req)
 
     def _match(self, req: Request, key: RadixKey) -> MatchResult:
         state = get_state(req)
@@ -234,34 +236,35 @@ class DepCacheTree(BasePrefixCache):
             # Aborted: SGLang runs a one-token stub, or a retracted prompt once more, only to
             # end it. Either is a plain prompt of the tokens it has now.
             self.dependency.let_go(req)
-            return self._nothing()
+            return self._nothing(req)
         if state is None:
             state = make_state(req)
         if state is None:
             slots, handle = self.plain.match(req, key)
-            return self._result(slots, handle, sum(node.num_tokens for node in handle.to_load))
-        plan = self.dependency.match(req, state)
-        return self._result(plan.shared_slots, state.handle, plan.num_moved)
+            num_moved = sum(node.num_tokens for node in handle.to_load)
+        else:
+            plan = self.dependency.match(req, state)
+            slots, handle, num_moved = plan.shared_slots, state.handle, plan.num_moved
+        return compat.match_result(req, self.slots.to_device(slots), handle, num_moved)
 
-    def _nothing(self) -> MatchResult:
-        return self._result(np.empty(0, np.int64), Handle([]))
+    def _nothing(self, req: Request | None) -> MatchResult:
+        return compat.match_result(req, self.slots.to_device(np.empty(0, np.int64)), Handle([]), 0)
 
-    def _result(self, slots: np.ndarray, handle: Handle, num_moved: int = 0) -> MatchResult:
-        return compat.match_result(self.slots.to_device(slots), handle, num_moved)
-
-    def init_load_back(self, params: LoadBackParams) -> tuple[torch.Tensor, Handle]:
+    def init_load_back(self, params: LoadBackParams) -> tuple[Any, Handle]:
         """Allocate the slots of hits that are moved: shifted or loaded ones."""
-        handle = params.best_match_node
+        req, handle = params.req, params.best_match_node
         try:
             if handle.to_load:
-                return self.slots.to_device(self.plain.load_back(handle)), handle
-            state = get_state(params.req)
-            assert state is not None
-            slots = self.dependency.load_back(params.req, state)
-            return self.slots.to_device(slots), state.handle
+                slots = self.plain.load_back(handle)
+            else:
+                state = get_state(req)
+                assert state is not None
+                slots = self.dependency.load_back(req, state)
+                handle = state.handle
         except Exception as error:
-            handle = self.faults.move_nothing(params.req, handle, error)
-            return self.slots.to_device(np.empty(0, np.int64)), handle
+            handle = self.faults.move_nothing(req, handle, error)
+            slots = np.empty(0, np.int64)
+        return compat.load_back_result(req, self.slots.to_device(slots), handle)
 
     # -- forward passes ----------------------------------------------------------------------
 
@@ -284,84 +287,48 @@ class DepCacheTree(BasePrefixCache):
             setattr(req, LAUNCH, None)
             self.bandwidth.observe_prefill(launch[1], time.perf_counter() - launch[0])
 
-    # -- the disk tier: what SGLang asks of a cache with a HiCache storage -----------------------
-
-    def poll(self) -> None:
-        """Conclude transfers of the disk tier that have ended. Does not block."""
-        if self.disk is None:
-            return
-        try:
-            self.disk.poll()
-        except Exception as error:
-            note_fault("conclude transfers of the disk tier", error)
-            self.disk.turn_off(f"a fault of DepCache ({type(error).__name__}: {error})")
-
-    def prefetch(self, req: Request) -> None:
-        """A request enters the waiting queue: bring what it needs from disk to host memory."""
-        if self.disk is None:
-            return
-        try:
-            prompt = prompt_of(req, make_state)
-            if prompt is None:
-                return
-            namespace, table = prompt
-            found = match_segments(self.tree, self.tree.root(namespace), table)
-            nodes = self.tiers.by_name(found.in_tiers)
-            in_host, on_disk = (list(dict.fromkeys(nodes[name])) for name in (HOST, DISK))
-            self.disk.fetch(on_disk, in_host, req.rid)
-        except Exception as error:
-            # It costs the loading. What is wrong with the request is said when it is matched.
-            note_fault("fetch from disk", error, req.rid)
-
-    def check_prefetch_progress(self, rid: str) -> bool:
-        """Whether a waiting request may be admitted."""
-        try:
-            return self.disk is None or self.disk.is_ready(rid)
-        except Exception as error:
-            note_fault("ask for what comes from disk", error, rid)
-            return True
-
-    def pop_prefetch_loaded_tokens(self, rid: str) -> int:
-        """Tokens that came from disk for a request."""
-        return 0 if self.disk is None else self.disk.waits.num_loaded(rid)
-
-    def release_aborted_request(self, rid: str) -> None:
-        """A waiting request is gone."""
-        if self.disk is not None:
-            try:
-                self.disk.release(rid)
-            except Exception as error:
-                note_fault("let go of what was fetched from disk", error, rid)
-
     def note_new_weights(self) -> None:
         """The model's weights are about to change: what is on disk is of others."""
         if self.disk is not None:
             self.disk.turn_off("the weights of the model were changed while the server runs")
 
-    def release_orphans(self, waiting: list[Request]) -> None:
-        """Free unlaunched copies of requests that left the waiting queue without running."""
+    def forget_gone(self, waiting: list[Request]) -> None:
+        """Requests have left the queue, which is now `waiting`, some of them without running."""
+        alive = {id(req) for req in waiting}
+        self._release_orphans(lambda req: id(req) not in alive)
+        self.waiting_queue.forget_gone(waiting)
+
+    def forget_waiting(self, rid: str) -> None:
+        """The request `rid` has left the queue without running."""
+        self._release_orphans(lambda req: req.rid == rid)
+        self.waiting_queue.forget(rid)
+
+    def _release_orphans(self, is_gone: Callable[[Request], bool]) -> None:
         try:
-            self.dependency.release_orphans(waiting)
+            self.dependency.release_orphans(is_gone)
         except Exception as error:
             note_fault("free the copies of requests that are gone", error)
 
     # -- inserting ---------------------------------------------------------------------------
 
     def cache_unfinished_req(self, req: Request, chunked: bool = False, **_: Any) -> None:
+        self.keep_computed(req, compat.num_computed(req), is_last=not chunked)
+
+    def keep_computed(self, req: Request, num_rows: int, *, is_last: bool) -> None:
+        """Insert what is computed so far, the rows [0, num_rows); `is_last`: of the prompt."""
         state = get_state(req)
-        num_rows = len(req.get_fill_ids()) if state is None else req.extend_range.end
         try:
             self._note_result(req)
             if is_broken(req):
                 self.faults.keep_rows(req, num_rows)
             elif state is None:
-                self.plain.cache_unfinished(req)
+                self.plain.cache_unfinished(req, num_rows)
             else:
-                self.dependency.cache_unfinished(req, state)
+                self.dependency.cache_unfinished(req, state, num_rows)
         except Exception as error:
             self.faults.end(req, "cache the request's rows", error)
             self.faults.keep_rows(req, num_rows)
-        if not chunked:
+        if is_last:
             self.waiting_queue.finished(req)
         self.release_aborted_request(req.rid)
 

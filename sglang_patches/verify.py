@@ -14,7 +14,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from depcache.errors import ConfigError
-from sglang_patches.contract import CONTRACTS, missing_fields
+from sglang_patches.contract import CONTRACTS, missing_of_release
 from sglang_patches.version import (
     BACKEND_NAME,
     SUPPORTED_VERSIONS,
@@ -141,7 +141,7 @@ def inspect_server_process() -> Inspection:
     load_plugins()
     install_front_hooks()
     report = inspect(ENGINE_HOOKS + front_hook_names())
-    missing = missing_fields()
+    missing = missing_of_release(installed_version())
     report.fields = {path: not any(f.startswith(f"{path}.") for f in missing) for path in CONTRACTS}
     if missing:
         report.problems.append(

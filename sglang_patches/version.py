@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-SUPPORTED_VERSIONS = ("0.5.17",)
+SUPPORTED_VERSIONS = ("0.5.17", "0.5.23")
 BACKEND_NAME = "depcache"
 
 

@@ -3,7 +3,8 @@
 
 Why: SGLang writes `cache_salt` and `extra_key` behind each other with nothing in between, and
 answers a list in either with HTTP 500.
-Unnecessary when the salt reaches the scheduler in a field of its own (SGLang 0.5.23).
+Unnecessary, and not there, with 0.5.23, where the salt has a field of its own up to the tokenizer
+manager, whose hook joins the two.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sglang_patches.compat import JOINS_SALT
 from sglang_patches.requests.tenants import TenantKey, join
 
 
@@ -19,9 +21,5 @@ def join_salt(original: Callable[..., Any], serving: Any, request: Any) -> Tenan
     return join(getattr(request, "cache_salt", None), getattr(request, "extra_key", None))
 
 
-HOOKS = {
-    "sglang.srt.entrypoints.openai.serving_base.OpenAIServingBase._compute_extra_key": (
-        "AROUND",
-        join_salt,
-    )
-}
+_SERVING = "sglang.srt.entrypoints.openai.serving_base.OpenAIServingBase"
+HOOKS = {f"{_SERVING}._compute_extra_key": ("AROUND", join_salt)} if JOINS_SALT else {}

@@ -29,7 +29,7 @@ from sglang_patches.requests.recognition import RECOGNISED, may_hold_context, re
 from sglang_patches.requests.settling import SETTLES
 from sglang_patches.requests.size import MAX_SHORT, is_short
 from sglang_patches.requests.state import ATTRIBUTE
-from sglang_patches.requests.tenants import seal
+from sglang_patches.requests.tenants import sealed
 
 BEGAN = "depcache_began_s"  # attribute of a request: when its prompt was about to be read
 
@@ -82,7 +82,7 @@ def check_last(
     """The last stop before the scheduler, on every way through the tokenizer manager."""
     if obj.__class__.__name__ == "GenerateReqInput":
         refuse_lists(obj)
-        obj.extra_key = seal(obj.extra_key)
+        obj.extra_key = sealed(obj)
         with counting_rejections():
             drop_match(obj)
         pass_on(obj)

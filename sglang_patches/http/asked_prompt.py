@@ -23,7 +23,7 @@ from depcache.prompt.wire import PREFIX, WireIds, parse_wire
 from sglang_patches.requests.inbound import DIFFERS, prepare
 from sglang_patches.requests.params import custom_params_of, has_dependencies
 from sglang_patches.requests.recognition import recognise_text
-from sglang_patches.requests.tenants import seal
+from sglang_patches.requests.tenants import sealed
 
 MAX_BODY_BYTES = 16 * 2**20
 """Longest body of a question."""
@@ -90,7 +90,7 @@ def _read(http_server: Any, data: bytes) -> AskedPrompt:
     input_ids = list(obj.input_ids)
     question = {
         "input_ids": input_ids,
-        "extra_key": seal(obj.extra_key),
+        "extra_key": sealed(obj),
         "custom_params": {k: v for k, v in custom_params.items() if k.startswith(PREFIX)},
     }
     return AskedPrompt(input_ids, wire, question, getattr(obj, DIFFERS))

@@ -294,27 +294,23 @@ class DependencyRequests:
         self.num_private -= state.num_private
         state.forget_plan()
 
-    def release_orphans(self, waiting: list[Request]) -> None:
+    def release_orphans(self, is_gone: Callable[[Request], bool]) -> None:
         """Free unlaunched copies of requests that left the waiting queue without running."""
-        if not self._pending:
-            return
-        alive = {id(req) for req in waiting}
         for req, state in list(self._pending.values()):
-            if id(req) not in alive:
+            if is_gone(req):
                 self.release_pending(state)
 
     # -- inserting ---------------------------------------------------------------------------
 
-    def cache_unfinished(self, req: Request, state: RequestState) -> None:
-        """Cache what is computed so far."""
+    def cache_unfinished(self, req: Request, state: RequestState, num_rows: int) -> None:
+        """Cache what is computed so far, the rows [0, num_rows)."""
         assert state.insertion is not None
         assert state.tail is not None
-        num_rows = req.extend_range.end
         self._begin(req, state)
         self._insert(req, state, num_rows)
         if state.trace is not None and num_rows <= state.num_tokens:
             state.trace["done_s"] = time.perf_counter()  # so far: the next chunk may be the last
-        compat.set_prefix(req, self._slots.row_on_device(req, num_rows))
+        compat.set_computed(req, self._slots, num_rows)
         num_owned = int(state.insertion.owned.sum()) + state.tail.num_owned
         compat.set_protected_len(req, num_owned + state.num_private)
 

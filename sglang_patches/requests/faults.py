@@ -95,7 +95,7 @@ class Faults:
         is_own = self._own_rows(req, num_rows)
         setattr(req, OWN_ROWS, is_own)
         num_private = 0 if state is None else state.num_private
-        compat.set_prefix(req, self._slots.row_on_device(req, num_rows))
+        compat.set_computed(req, self._slots, num_rows)
         compat.set_protected_len(req, int((~is_own).sum()) + num_private)
 
     def give_back(self, req: Request, num_rows: int) -> None:

@@ -39,7 +39,7 @@ from sglang_patches.requests.scoring import CHOSEN
 from sglang_patches.requests.settling import SETTLES, ids_params, make_settling
 from sglang_patches.requests.shadow import shadow
 from sglang_patches.requests.state import ATTRIBUTE
-from sglang_patches.requests.tenants import seal
+from sglang_patches.requests.tenants import sealed
 
 logger = logging.getLogger("depcache")
 
@@ -188,7 +188,7 @@ async def settle(manager: Any, obj: Any) -> None:
 
 async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
     looks = _looks_of(manager)
-    tenant = seal(obj.extra_key)
+    tenant = sealed(obj)
     found = await looks.look(
         {
             "input_ids": fused.tokens.tolist(),

@@ -67,9 +67,9 @@ class PlainRequests:
         handle.nodes += nodes[-1:]
         return slots
 
-    def cache_unfinished(self, req: Request) -> None:
-        """Cache the rows that are computed so far."""
-        tokens = req.get_fill_ids()
+    def cache_unfinished(self, req: Request, num_rows: int) -> None:
+        """Cache the rows [0, num_rows), which are computed so far."""
+        tokens = req.full_untruncated_fill_ids[:num_rows]
         row = self._slots.row(req, len(tokens))
         inserted, handle = self._insert(req, tokens, row)
         self._release(req)
@@ -79,7 +79,7 @@ class PlainRequests:
             self._slots.write_row(req, protected, inserted.present_slots[protected:])
         compat.hold(req, handle)
         compat.set_protected_len(req, len(tokens))
-        compat.set_prefix(req, self._slots.row_on_device(req, len(tokens)))
+        compat.set_computed(req, self._slots, len(tokens))
 
     def cache_finished(self, req: Request, is_insert: bool, num_rows: int) -> list[Node]:
         """Cache the rows of a request that ended, if `is_insert`; the nodes it has used."""

@@ -20,7 +20,7 @@ from typing import Any
 from depcache.errors import PromptError, shorten
 from depcache.prompt.layout_names import Layout
 from depcache.prompt.wire_forms import WireIds
-from sglang_patches.compat import tenant_of
+from sglang_patches.compat import take_salt
 from sglang_patches.contract import Request
 
 MARK = "\x1f"
@@ -82,6 +82,17 @@ def seal(extra_key: Any) -> str | None:
     return None if tenant is None else str(tenant)
 
 
+def sealed(obj: Any) -> str | None:
+    """The same of a GenerateReqInput on its way, whose salt is then in its extra key.
+
+    Raises PromptError for a salt or a key that is no text.
+    """
+    salt = take_salt(obj)
+    if salt is not None:
+        obj.extra_key = join(salt, obj.extra_key)
+    return seal(obj.extra_key)
+
+
 def kv_layout(wire: WireIds) -> Layout:
     """The layout in which the KV that a request reuses was computed.
 
@@ -95,7 +106,11 @@ def namespace_of(req: Request, layout: str = "tree") -> Namespace:
 
     req  SGLang's Req, whose `extra_key` ends in the adapter's id
     """
+    tenant = req.extra_key
+    salt = getattr(req, "cache_salt", None)  # of 0.5.23, on a way around `sealed`
+    if salt:
+        tenant = str(join(salt, tenant))
     if req.lora_id is None:
-        return Namespace(tenant_of(req), layout)
-    tenant = (tenant_of(req) or "").removesuffix(req.lora_id)
+        return Namespace(tenant, layout)
+    tenant = (tenant or "").removesuffix(req.lora_id)
     return Namespace(tenant or None, layout, req.lora_id)

@@ -120,6 +120,13 @@ class WaitingQueue:
         if self._unread:
             self._unread = {name: req for name, req in self._unread.items() if name in names}
 
+    def forget(self, rid: str) -> None:
+        """Take off the request `rid`, which left the queue without running."""
+        with self._surviving("forget who left the waiting queue"):
+            names = [name for name, req in self._waiting.items() if req.rid == rid]
+            for name in names:
+                self._leave(name, is_running=has_row(self._waiting[name]))
+
     def finished(self, req: Request) -> None:
         """`req` adds no more of its prompt to the tree: all is cached, or it ended early."""
         name = id(req)

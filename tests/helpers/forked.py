@@ -52,6 +52,7 @@ class _Process(ForkServerProcess):
     def run(self) -> None:
         os.environ.clear()
         os.environ.update(self.environment)
+        _read_environment()
         os.setpgid(0, self._group)
         if self._log is not None:
             _print_to(self._log)
@@ -59,6 +60,15 @@ class _Process(ForkServerProcess):
         if PREPARE in os.environ:
             importlib.import_module(os.environ[PREPARE])
         super().run()
+
+
+def _read_environment() -> None:
+    """Set anew what SGLang's scheduler read from the environment when it was imported."""
+    from sglang.srt.environ import envs
+    from sglang.srt.managers import scheduler
+
+    for name in ("RETRACT", "RETRACT_INTERVAL", "RETRACT_NO_PREFILL_BS"):
+        setattr(scheduler, f"TEST_{name}", getattr(envs, f"SGLANG_TEST_{name}").get())
 
 
 class _EngineProcess(_Process):

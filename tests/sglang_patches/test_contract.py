@@ -7,19 +7,36 @@ from typing import Any, Protocol
 
 import pytest
 
-from sglang_patches.contract import CONTRACTS, Request, fields_of, missing_fields
+from sglang_patches.contract import (
+    CONTRACTS,
+    RELEASES,
+    Request,
+    fields_of,
+    missing_fields,
+    missing_of_release,
+)
+from sglang_patches.version import SUPPORTED_VERSIONS, installed_version
 
 pytestmark = pytest.mark.sglang
 
 
 def test_the_installed_release_has_every_field() -> None:
     assert missing_fields() == []
+    assert missing_of_release(installed_version()) == []
+
+
+def test_each_supported_release_has_fields_that_no_other_has() -> None:
+    assert tuple(RELEASES) == SUPPORTED_VERSIONS
+    for release in SUPPORTED_VERSIONS:
+        assert bool(missing_of_release(release)) == (release != installed_version())
+    assert missing_of_release("9.9.9") == missing_of_release(SUPPORTED_VERSIONS[-1])
 
 
 def test_every_protocol_names_fields() -> None:
-    assert all(fields_of(contract) for contract in CONTRACTS.values())
+    of_one = [contract for contracts in RELEASES.values() for contract in contracts.values()]
+    assert all(fields_of(contract) for contract in (*CONTRACTS.values(), *of_one))
     found = fields_of(Request)
-    assert {"rid", "extend_range", "get_fill_ids", "last_node"} <= set(found)
+    assert {"rid", "output_ids", "get_fill_ids", "last_node"} <= set(found)
     assert not [name for name in found if name.startswith(("__", "_abc"))]
 
 

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.rows import row_holder
+
 pytestmark = pytest.mark.sglang
 
 CAPACITY, NUM_ROWS, ROW_LEN = 64, 3, 16
@@ -86,14 +88,14 @@ def test_room_is_made_for_what_lacks_and_no_more_is_asked_for() -> None:
 
 def test_a_row_is_read_as_it_was_written_and_a_copy_stays_as_it_was() -> None:
     slots, _ = make()
-    req: Any = SimpleNamespace(req_pool_idx=1)
+    req = row_holder(1)
     slots.write_row(req, 0, np.arange(5, 9))
     kept = slots.row_on_device(req, 4)
     slots.write_row(req, 2, np.array([50, 51]))
     assert slots.row(req, 4).tolist() == [5, 6, 50, 51]
     assert slots.row(req, 4).dtype == np.int64
     assert kept.tolist() == [5, 6, 7, 8]
-    assert slots.row(SimpleNamespace(req_pool_idx=2), 4).tolist() == [0, 0, 0, 0]
+    assert slots.row(row_holder(2), 4).tolist() == [0, 0, 0, 0]
 
 
 def test_no_slots_are_an_empty_tensor_and_freeing_them_does_nothing() -> None:

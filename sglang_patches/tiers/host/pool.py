@@ -19,10 +19,10 @@ from sglang.srt.mem_cache.pool_host import base
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 
 from depcache.errors import ConfigError
+from sglang_patches.compat import GB, host_pool_size
 from sglang_patches.tiers.rows import RowShape
 
 LAYOUT = "page_first"
-GB = 1_000_000_000  # as SGLang counts --hicache-size
 # This share of what is free stays free, up to SGLang's own reserve. SGLang keeps 10 GB
 # whatever the machine has, which is all of a small one.
 RESERVED_SHARE = 0.25
@@ -47,20 +47,18 @@ class HostPool(MHATokenToKVPoolHost):
         """Raise ConfigError when the pool's kind or the memory does not allow it."""
         refuse_pool(device_pool)
         self.has_gpu = torch.device(device_pool.device).type != "cpu"
-        num_bytes = num_tokens * bytes_per_token(device_pool)
-        check_memory(num_bytes)
+        check_memory(num_tokens * bytes_per_token(device_pool))
         with _reserve_of_small_machines():
-            # SGLang takes the size in GB and adds one page to what fits.
             super().__init__(
-                device_pool,
+                **host_pool_size(device_pool, num_tokens),
                 host_to_device_ratio=0.0,
-                host_size=(num_bytes - 0.5 * bytes_per_token(device_pool)) / GB,  # type: ignore[arg-type]
                 page_size=1,
                 layout=LAYOUT,
                 pin_memory=self.has_gpu,
                 device="cpu",
                 pool_label="depcache",
             )
+        self.device_pool = device_pool
         assert self.size == num_tokens
         self._keys = _as_rows(self.k_buffer)
         self._values = _as_rows(self.v_buffer)

@@ -26,14 +26,13 @@ class Cache:
         self.seen: list[Any] = []
         self.waiting_queue = SimpleNamespace(
             sync=lambda queue: self.seen.append(("sync", queue)),
-            forget_gone=lambda queue: self.seen.append(("forget", queue)),
         )
 
     def describe(self) -> dict[str, int]:
         return {"cached_tokens": 7}
 
-    def release_orphans(self, queue: Any) -> None:
-        self.seen.append(("release", queue))
+    def forget_gone(self, queue: Any) -> None:
+        self.seen.append(("forget", queue))
 
 
 QUEUE = ["a request"]
@@ -65,7 +64,7 @@ def test_ours_sees_the_queue_that_is_sorted_and_what_has_left_it() -> None:
     ours = Cache(is_depcache=True)
     show_queue(None, scheduler_of(ours), QUEUE)  # pyright: ignore[reportArgumentType]
     release_orphans(None, scheduler_of(ours))
-    assert ours.seen == [("sync", QUEUE), ("release", QUEUE), ("forget", QUEUE)]
+    assert ours.seen == [("sync", QUEUE), ("forget", QUEUE)]
 
 
 def test_the_state_of_ours_joins_sglangs() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 from array import array
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depcache.errors import PromptError
-from sglang_patches.requests.tenants import MARK, Namespace, join, namespace_of, seal
+from sglang_patches.requests.tenants import MARK, Namespace, join, namespace_of, seal, sealed
 
 # Few letters, those of the encoding among them: whatever could run together does.
 texts = st.none() | st.text(alphabet=f"a1:{MARK}", max_size=5)
@@ -32,9 +33,9 @@ def namespace(salt: str | None, extra_key: str | None, adapter: str | None) -> A
     from sglang.srt.sampling.sampling_params import SamplingParams
 
     tokens = array("q", [1, 2])
-    sealed = seal(join(salt, extra_key))
-    assert sealed is None or type(sealed) is str
-    return namespace_of(Req("r", "", tokens, SamplingParams(), lora_id=adapter, extra_key=sealed))
+    tenant = seal(join(salt, extra_key))
+    assert tenant is None or type(tenant) is str
+    return namespace_of(Req("r", "", tokens, SamplingParams(), lora_id=adapter, extra_key=tenant))
 
 
 @pytest.mark.sglang
@@ -58,13 +59,28 @@ def test_no_extra_key_of_a_client_passes_for_a_salt(
 
 @pytest.mark.sglang
 def test_a_request_has_no_field_for_a_salt_that_we_do_not_read() -> None:
-    # 0.5.23 has `cache_salt`: a port that does not read it in `compat.tenant_of` would have
-    # tenants share. Whoever ports adds the field here, and to what is read.
+    # A port that does not read such a field would have tenants share their cache. Whoever ports
+    # adds the field here, and to what `namespace_of` reads.
     from sglang.srt.managers.schedule_batch import Req
 
     names = inspect.signature(Req.__init__).parameters
     found = [name for name in names if "salt" in name or name.endswith("_key")]
-    assert found == ["extra_key", "routing_key"]  # the second says where to, not whose
+    found.remove("routing_key")  # says where to, not whose
+    assert found in (["extra_key"], ["extra_key", "cache_salt"])  # 0.5.17 and 0.5.23
+
+
+def test_a_salt_in_a_field_of_its_own_parts_tenants_as_one_in_the_extra_key() -> None:
+    obj = SimpleNamespace(cache_salt="ann", extra_key="k")
+    assert sealed(obj) == sealed(obj) == seal(join("ann", "k"))
+    assert obj.cache_salt is None
+    assert sealed(SimpleNamespace(cache_salt=None, extra_key="k")) == "k"
+    with pytest.raises(PromptError, match="cache_salt"):
+        sealed(SimpleNamespace(cache_salt=["ann"], extra_key=None))
+
+
+def test_a_salt_that_reaches_the_scheduler_in_its_own_field_is_read() -> None:
+    req: Any = SimpleNamespace(extra_key="k", cache_salt="ann", lora_id=None)
+    assert namespace_of(req).tenant == seal(join("ann", "k"))
 
 
 def test_a_usual_extra_key_stays_as_it_is() -> None:

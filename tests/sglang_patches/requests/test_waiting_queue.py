@@ -10,6 +10,7 @@ import pytest
 from depcache.cache import KVTree, make_policy
 from depcache.errors import PromptError
 from depcache.plan import make_scheduler
+from tests.helpers.rows import set_row
 
 pytestmark = pytest.mark.sglang
 
@@ -60,7 +61,7 @@ def test_nothing_is_left_of_requests_that_ran_or_were_aborted(tree: KVTree) -> N
     queue = make_queue(tree, "lsp")
     ran, aborted, waits = (make_req(i, [i + 1, 7, 8]) for i in range(3))
     queue.sync([ran, aborted, waits])
-    ran.req_pool_idx = 0  # SGLang gives it one when it runs
+    set_row(ran, 0)  # SGLang gives it one when it runs
     queue.sync([waits])
     assert wanted_tokens(tree) == 3
     queue.finished(ran)
@@ -76,21 +77,28 @@ def test_those_that_are_aborted_last_are_forgotten_though_no_pass_follows(tree: 
 
     queue = make_queue(tree, "lsp")
     queue.sync([make_req(0, [1, 2]), make_req(1, [3, 4])])
-    cache = SimpleNamespace(
-        is_depcache=True, waiting_queue=queue, release_orphans=lambda waiting: None
-    )
+    cache = SimpleNamespace(is_depcache=True, forget_gone=queue.forget_gone)
     release_orphans(None, SimpleNamespace(tree_cache=cache, waiting_queue=[]))
     assert (len(queue), tree.num_nodes, tree.rank) == (0, 0, {})
+
+
+def test_one_that_is_aborted_is_forgotten_by_its_id(tree: KVTree) -> None:
+    queue = make_queue(tree, "lsp")
+    aborted, waits = make_req(0, [1, 2]), make_req(1, [3, 4, 5])
+    queue.sync([aborted, waits])
+    queue.forget(aborted.rid)
+    queue.forget("never seen")
+    assert (len(queue), wanted_tokens(tree)) == (1, 3)
 
 
 def test_a_retracted_request_comes_back(tree: KVTree) -> None:
     queue = make_queue(tree, "lsp")
     first, second = make_req(0, [1, 2]), make_req(1, [3, 4])
     queue.sync([first, second])
-    first.req_pool_idx = 0
+    set_row(first, 0)
     queue.sync([second])
     queue.finished(first)
-    first.req_pool_idx = None
+    set_row(first, None)
     waiting = [second, first]
     queue.sync(waiting)
     assert len(queue) == 2
@@ -139,7 +147,7 @@ def test_clearing_forgets_everyone(tree: KVTree) -> None:
     queue = make_queue(tree, "lsp")
     reqs = [make_req(i, [i, 2]) for i in range(3)]
     queue.sync(reqs)
-    reqs[0].req_pool_idx = 0
+    set_row(reqs[0], 0)
     queue.sync(reqs[1:])
     queue.clear()
     tree.reset()
