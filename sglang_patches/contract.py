@@ -172,7 +172,7 @@ class SlotPool(Protocol):
     device: Any
     free_pages: torch.Tensor
     release_pages: torch.Tensor
-    free_group: list[torch.Tensor]
+    free_group: list[torch.Tensor] | None
 
     def available_size(self) -> int: ...
 

@@ -51,7 +51,7 @@ class Slots:
     def free_slots(self) -> np.ndarray:
         """(num_free,) slots that nobody owns, and those given back since the pass began."""
         pool = self._allocator
-        free = [pool.free_pages, pool.release_pages, *pool.free_group]
+        free = [pool.free_pages, pool.release_pages, *(pool.free_group or ())]
         return torch.cat(free).cpu().numpy().astype(np.int64)
 
     def to_device(self, slots: np.ndarray) -> torch.Tensor:

@@ -211,14 +211,23 @@ class RunningEngine:
         return state
 
 
-def _make_request(prompts: TreePrompt | Sequence[TreePrompt], num_new: int, **options: Any) -> Any:
-    """SGLang's GenerateReqInput for one prompt or several."""
+def _make_request(
+    prompts: TreePrompt | Sequence[TreePrompt],
+    num_new: int,
+    *,
+    may_stop: bool = False,
+    **options: Any,
+) -> Any:
+    """SGLang's GenerateReqInput for one prompt or several.
+
+    may_stop  answers may be shorter; SGLang admits more of those at once, and retracts some
+    """
     from sglang.srt.managers.io_struct import GenerateReqInput
 
     if isinstance(prompts, TreePrompt):
-        input_ids, sampling_params = _input_of(prompts, num_new)
+        input_ids, sampling_params = _input_of(prompts, num_new, may_stop)
     else:
-        pairs = [_input_of(prompt, num_new) for prompt in prompts]
+        pairs = [_input_of(prompt, num_new, may_stop) for prompt in prompts]
         input_ids, sampling_params = [ids for ids, _ in pairs], [params for _, params in pairs]
     return GenerateReqInput(
         input_ids=input_ids,
@@ -227,8 +236,9 @@ def _make_request(prompts: TreePrompt | Sequence[TreePrompt], num_new: int, **op
     )
 
 
-def _input_of(prompt: TreePrompt, num_new: int) -> tuple[Any, Any]:
-    params: dict[str, Any] = {"max_new_tokens": num_new, "temperature": 0, "ignore_eos": True}
+def _input_of(prompt: TreePrompt, num_new: int, may_stop: bool) -> tuple[Any, Any]:
+    params: dict[str, Any] = {"max_new_tokens": num_new, "temperature": 0}
+    params["ignore_eos"] = not may_stop
     custom_params = prompt.params()
     if custom_params is not None:
         params["custom_params"] = custom_params
