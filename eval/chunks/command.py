@@ -7,6 +7,7 @@
               trees, as whole paths and as triples; nothing, or a share of them, computed again
     --methods all methods of FusionRAG, Cache-Craft and CacheBlend, the same questions with the
               text of their paths cut into chunks of 40 tokens
+    --show    the tables of a report of --rows in markdown, as they stand in the docs
     --quick   3 questions of each set, 200 requests of each stream
 
 The oracle is HuggingFace in float32 on one thread; no server runs, and no time is measured. A
@@ -30,6 +31,7 @@ from depcache.errors import ConfigError
 from eval.chunks.simulate import NUM_QUICK as FEW
 from eval.chunks.simulate import simulate
 from eval.chunks.summary import summarise
+from eval.chunks.table import read_tables
 from eval.output import about, add_output, require, write_report
 from eval.quality.prompts import SETS, make_sets
 from models.tiny.stages import SELF_ATTENTION, TINY, kept_folder
@@ -44,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tokens", action="store_true", help="the table of tokens, simulated")
     add("--rows", action="store_true", help="the table of models as they come")
     add("--methods", action="store_true", help="the table of methods, on chunks")
+    add("--show", type=Path, metavar="FILE", help="print the tables of a report of --rows")
     add("--data", type=Path, help="folder that holds the public sets (default: the demo only)")
     add("--sets", nargs="+", choices=SETS, default=list(SETS), help="(default: all)")
     add("--models", nargs="+", metavar="NAME=DIR", help="(default: depcache-tiny and control)")
@@ -63,8 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print and write; the exit code."""
+    if args.show is not None:
+        for model, table in read_tables(args.show).items():
+            print(f"{model}\n\n{table}")
+        return 0
     if not (args.rows or args.tokens or args.methods):
-        raise ConfigError("nothing is asked for: add --tokens, --rows or --methods")
+        raise ConfigError("nothing is asked for: add --tokens, --rows, --methods or --show")
     started = time.perf_counter()
     report: dict[str, Any] = {}
     if args.tokens:

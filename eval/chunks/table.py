@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of models as they come in markdown: `python -m eval chunks --show FILE`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from depcache.errors import ConfigError
+from eval.chunks.summary import ALL
+
+NAMES = {
+    "demo": "demo",
+    "metaqa_1hop": "1 hop",
+    "metaqa_2hop": "2 hops",
+    "metaqa_3hop": "3 hops",
+    "2wiki": "2Wiki",
+    ALL: "all",
+}
+"""A set -> the head of its column."""
+
+
+def read_tables(file: Path) -> dict[str, str]:
+    """Returns model -> its table, of a report of `eval chunks --rows`.
+
+    Raises ConfigError for a file that is no such report.
+    """
+    try:
+        rows = json.loads(file.read_text(encoding="utf-8"))["untrained_trees"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{file} is no report of `eval chunks --rows` ({error}): name one that has the table"
+        ) from error
+    return {model: as_markdown(rows, model) for model in dict.fromkeys(_values(rows, "model"))}
+
+
+def as_markdown(rows: Sequence[dict[str, Any]], model: str) -> str:
+    """Returns the table of one model: one line a method, in the order of `rows`.
+
+    Exact match in % of each set; points lost, KL and tokens computed are of all sets together.
+    """
+    cells: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        if row["model"] == model:
+            cells.setdefault(name_of(row), {})[row["set"]] = row
+    sets = [name for name in NAMES if any(name in of_set for of_set in cells.values())]
+    heads = ["", *(NAMES[name] for name in sets), "lost, 95 %", "KL", "computed %"]
+    lines = [heads, ["---"] * len(heads)]
+    for method, of_set in cells.items():
+        right = [f"{100 * of_set[name]['right']:.1f}" if name in of_set else "" for name in sets]
+        lines.append([method, *right, *_sums(of_set[ALL])])
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines).replace("|  |", "| |")
+
+
+def name_of(row: dict[str, Any]) -> str:
+    """Returns how the table names a method; "**paths, full attention**"."""
+    form, method, share = row["form"], row["method"], row["recompute"]
+    if method == "full":
+        return f"**{form}, full attention**"
+    placement = row["placement"] if row["placement"] == "not mended" else f"`{row['placement']}`"
+    if method == "reuse":
+        return f"{form}, nothing again, {placement}"
+    if method.startswith("warm"):
+        _, temperature, scale = method.split()
+        return f"{form}, temperature {temperature}, scale {scale}, {placement}"
+    if method.startswith("shared"):
+        behind = "full attention" if method.endswith("full") else placement
+        return f"{form}, a made-up row before all, {behind}"
+    chosen = "all-layer oracle" if method == "oracle" else method
+    return f"{form}, {chosen} {100 * share:g} %, {placement}"
+
+
+def _sums(row: dict[str, Any]) -> tuple[str, str, str]:
+    lost, (low, high) = 100 * row["lost"], (100 * each for each in row["lost_95"])
+    points = f"{lost:+.1f} ({low:+.1f} to {high:+.1f})"
+    return points, f"{row['kl']:.3f}", f"{100 * row['computed_share']:.0f}"
+
+
+def _values(rows: Iterable[dict[str, Any]], key: str) -> Iterable[Any]:
+    return (row[key] for row in rows)
