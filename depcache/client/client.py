@@ -21,6 +21,7 @@ from depcache.client.address import read_address
 from depcache.client.bodies import body_of, generate_body
 from depcache.client.notice import UnreadNotice
 from depcache.client.reply import Reply
+from depcache.client.routing import RoutingKeys
 from depcache.client.stream import ReplyCollector, ReplyStream
 from depcache.client.wire_format import GenerateReader, ReadPiece, read_chat_piece, read_error
 from depcache.errors import PromptError, ServerError, shorten
@@ -76,6 +77,7 @@ class Client:
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         advice = "use `ask`, or `depcache.render` and its `extra_body`"
         self._notice = UnreadNotice(advice) if warn_unread else None
+        self._routing = RoutingKeys()
         self._owns_http = http_client is None
         self._http = http_client or httpx.Client(timeout=httpx.Timeout(timeout_s, connect=10.0))
 
@@ -322,7 +324,8 @@ class Client:
         self, route: str, body: dict[str, Any], read_piece: ReadPiece, stream: bool
     ) -> Reply | ReplyStream:
         started = time.perf_counter()
-        response = self._send("POST", route, body, stream=stream)
+        routing = self._routing.headers_of(body)
+        response = self._send("POST", route, body, stream=stream, headers=routing)
         if stream:
             return ReplyStream(response, read_piece, started)
         collector = ReplyCollector(started)
@@ -335,11 +338,18 @@ class Client:
         return _read_object(self._send(method, route, body))
 
     def _send(
-        self, method: str, route: str, body: Mapping[str, Any] | None, *, stream: bool = False
+        self,
+        method: str,
+        route: str,
+        body: Mapping[str, Any] | None,
+        *,
+        stream: bool = False,
+        headers: Mapping[str, str] | None = None,
     ) -> httpx.Response:
         url = self.base_url + route
+        headers = {**self._headers, **(headers or {})}
         try:
-            request = self._http.build_request(method, url, json=body, headers=self._headers)
+            request = self._http.build_request(method, url, json=body, headers=headers)
             response = self._http.send(request, stream=stream)
             if response.is_success:
                 return response

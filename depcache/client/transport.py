@@ -8,7 +8,8 @@ The same argument gives it to LlamaIndex (`OpenAILike(http_client=...)`), LangCh
 bodies of POSTs to `/chat/completions` and `/completions` are touched, and only when they hold
 facts in a spelling that is recognised, or tables where they are to be looked for. What looks like
 facts and is not is said in the log, once for each client.
-Replies pass unchanged; what was reused is in their `metadata["depcache"]`.
+Replies pass unchanged; what was reused is in their `metadata["depcache"]`. Requests with
+dependency data have a routing key (`depcache.client.routing`) for a router before several servers.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import httpx
 from depcache.client.context import current_context
 from depcache.client.notice import UnreadNotice
 from depcache.client.rewrite import rewrite_body
+from depcache.client.routing import HEADER, RoutingKeys
 from depcache.errors import ConfigError
 from depcache.prompt.layout_names import Layout, read_layout
 
@@ -56,6 +58,7 @@ class _Rewriter:
         self._auto = auto
         self._merge = merge
         self._tables = None if tables is None else _find_tables(tables, sees)
+        self._routing = RoutingKeys()
         self._notice = UnreadNotice(
             "name the paths with depcache.graph_context, or teach the spelling with "
             "depcache.register_recogniser"
@@ -70,10 +73,12 @@ class _Rewriter:
         )
 
     def rewrite(self, request: httpx.Request) -> httpx.Request:
-        """The request to send; `request` itself, whose content has been read, if as it was."""
+        """The request to send, with a routing key if it has dependency data; `request` itself,
+        whose content has been read, if the body stays."""
         try:
+            asked = json.loads(request.content)
             body = rewrite_body(
-                json.loads(request.content),
+                asked,
                 context=current_context(),
                 auto=self._auto,
                 layout=self._layout,
@@ -87,10 +92,13 @@ class _Rewriter:
             # No JSON: the server will say so better than we can.
             _logger.debug("the body is left as it is: %s", error)
             return request
+        routing = {} if HEADER in request.headers else self._routing.headers_of(body or asked)
         if content is None:
+            request.headers.update(routing)
             return request
         # Made by the request's own library: httpx, or httpx2, which has the same classes.
         headers = type(request.headers)(request.headers)
+        headers.update(routing)
         headers["content-length"] = str(len(content))
         headers.pop("transfer-encoding", None)
         return type(request)(
