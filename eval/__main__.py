@@ -12,6 +12,7 @@ from depcache.errors import ConfigError, DepCacheError
 from eval import attention, conversation, costs, demo, everything, retrieval, spellings
 from eval.chunks import command as chunks
 from eval.firsthour import command as firsthour
+from eval.fleet import command as fleet
 from eval.host import command as host
 from eval.output import command_line
 from eval.policy import command as policy
@@ -42,6 +43,7 @@ SUBCOMMANDS = {
     "attention": (attention, "milliseconds of the attention plans"),
     "tiers": (tiers, "time to first token by the tier that holds the KV, on a real server"),
     "soak": (soak, "everything at once for as long as one likes: does it hold?"),
+    "fleet": (fleet, "several servers behind a router: reuse by routing rule, and one killed"),
     "all": (everything, "serve, quality, policy and attention, one after the other"),
 }
 """Name to a module with `add_arguments(parser)` and `run(args) -> exit code`, and its help."""

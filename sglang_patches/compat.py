@@ -159,6 +159,15 @@ def load_back_result(req: Request, slots: torch.Tensor, handle: Handle) -> tuple
     return len(slots), handle
 
 
+def tp_group(runner: Any) -> Any:
+    """Returns the group of ranks that share a model runner's heads."""
+    if not HAS_CHECKPOINTS:
+        return runner.tp_group
+    from sglang.srt import runtime_context  # not there in 0.5.17
+
+    return cast(Any, runtime_context).get_parallel().tp_group
+
+
 def rid_of(request: Any) -> str:
     """Returns the id of a request that waits; 0.5.23 names it by a handle."""
     return getattr(request, "rid", request)

@@ -186,7 +186,8 @@ def what_is_wrong(status: int, text: str) -> str | None:
     except ValueError:
         return f"HTTP {status} without JSON: {text[:300]}"
     said = body.get("error", body) if isinstance(body, dict) else None
-    message = said.get("message") if isinstance(said, dict) else None
+    # SGLang 0.5.23 has the reason itself there, where the types of a body are wrong.
+    message = said.get("message") if isinstance(said, dict) else said
     if not isinstance(message, str) or not message.strip():
         return f"HTTP {status} without a message: {text[:300]}"
     return f"a traceback in the message: {message[:300]}" if "Traceback" in message else None

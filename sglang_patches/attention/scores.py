@@ -16,6 +16,7 @@ from torch import Tensor
 
 from depcache.position.shift import shift_keys
 from sglang_patches.attention.copies import find_rope
+from sglang_patches.compat import tp_group
 from sglang_patches.forward import DependencyBatch
 from sglang_patches.requests.scoring import Scores
 
@@ -73,7 +74,7 @@ class ScoreKeeper:
                 is_neox=rope.is_neox_style,
             )
             sums = sum_weights(query[queries], keys, layer.scaling, layer.logit_cap)
-            ranks = self._runner.tp_group
+            ranks = tp_group(self._runner)
             if ranks.world_size > 1:  # each has some of the heads; never run with more than one
                 sums = ranks.all_reduce(sums)
             scores.add(sums, queries.stop - queries.start)

@@ -13,7 +13,9 @@ import pytest
 
 from depcache.config import load_config
 from depcache.errors import ConfigError
+from tests.helpers.arguments import server_arguments
 from tests.helpers.ends import SLOWEST_S
+from tests.sglang_patches.conftest import ADMIN_KEY, Served
 
 pytestmark = pytest.mark.sglang
 
@@ -150,13 +152,9 @@ def test_prefills_in_cuda_graphs_are_refused_where_attention_is_flashinfers() ->
 
 def test_every_refused_argument_exists_in_this_sglang() -> None:
     """A name that SGLang does not know would never be refused."""
-    import dataclasses
-
-    from sglang.srt.server_args import ServerArgs
-
     from sglang_patches.refusals import _MUST_BE
 
-    known = {field.name for field in dataclasses.fields(ServerArgs)}
+    known = server_arguments()
     assert {name for name, *_ in _MUST_BE} | {"tp_size", "enable_lora", "lora_paths"} <= known
 
 
@@ -210,17 +208,10 @@ def test_the_server_stops_at_once_and_says_why(model_path: Callable[[str], Path]
     assert "--page-size 16 is not supported" in result.stderr
 
 
-def test_adapters_cannot_be_loaded_into_a_server_that_began_without() -> None:
+def test_adapters_cannot_be_loaded_into_a_server_that_began_without(served: Served) -> None:
     """`/load_lora_adapter` would be a way around the refusal at start."""
-    import asyncio
-
-    from sglang.srt.managers.io_struct import LoadLoRAAdapterReqInput
-    from sglang.srt.managers.tokenizer_control_mixin import TokenizerControlMixin
-
-    front = SimpleNamespace(
-        server_args=SimpleNamespace(enable_lora=False), auto_create_handle_loop=lambda: None
-    )
-    asked = LoadLoRAAdapterReqInput(lora_name="a", lora_path="/b")
-    given = asyncio.run(TokenizerControlMixin.load_lora_adapter(front, asked))  # pyright: ignore
-    assert not given.success
-    assert "LoRA is not enabled" in str(given.error_message)
+    asked = {"lora_name": "a", "lora_path": "/b"}
+    headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
+    given = served.client.post("/load_lora_adapter", json=asked, headers=headers)
+    assert given.status_code == 400
+    assert "LoRA is not enabled" in given.text

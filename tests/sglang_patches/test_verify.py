@@ -54,9 +54,9 @@ def test_all_is_in_place_also_after_installing_twice() -> None:
 def test_a_missing_target_is_reported() -> None:
     _, hooks, problems = run(
         before="from sglang.srt.managers.scheduler import Scheduler\n"
-        "del Scheduler._abort_on_queued_limit"
+        "del Scheduler._prefetch_kvcache"
     )
-    missing = "sglang.srt.managers.scheduler.Scheduler._abort_on_queued_limit"
+    missing = "sglang.srt.managers.scheduler.Scheduler._prefetch_kvcache"
     assert [target for target, applied in hooks.items() if not applied] == [missing]
     assert any(missing in problem for problem in problems)
 

@@ -50,6 +50,7 @@ from sglang_patches.version import installed_version
 
 LOADING = (
     "dtype",
+    "enable_w4a4_mxfp4_megamoe",
     "json_model_override_args",
     "kv_cache_dtype",
     "load_format",
@@ -62,6 +63,8 @@ LOADING = (
     "torchao_config",
     "trust_remote_code",
 )
+"""Arguments that change what weights become. A release need not have all of them."""
+
 NAMED_FILES = ("modelopt_checkpoint_restore_path", "quantization_param_path", "rl_quant_profile")
 _VOLATILE = ("_name_or_path", "transformers_version")
 
@@ -157,7 +160,7 @@ def _hash_loading(
     server_args: Any, model_config: Any, hashes: FileHashes, *, is_random: bool
 ) -> str:
     named = [Path(path) for name in NAMED_FILES if (path := getattr(server_args, name, None))]
-    says = {name: getattr(server_args, name, None) for name in LOADING}
+    says = {name: getattr(server_args, name) for name in LOADING if hasattr(server_args, name)}
     says |= {"load_format": load_format_of(server_args), "quantization": model_config.quantization}
     says |= {"dtype": model_config.dtype, "seed": server_args.random_seed if is_random else 0}
     files = [

@@ -90,7 +90,7 @@ class NodeFiles(HiCacheFile):
         SGLang's takes whatever has the name for the value, and makes files for everyone to read.
         """
         assert value is not None
-        data, path = value.numpy(), self._get_component_path(key)
+        data, path = value.numpy(), self._path_of(key)
         with contextlib.suppress(FileNotFoundError):
             status = os.lstat(path)
             if stat.S_ISREG(status.st_mode) and status.st_size == len(data):
@@ -120,7 +120,7 @@ class NodeFiles(HiCacheFile):
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
         num_bytes = target_location.numel()
         try:
-            descriptor = os.open(self._get_component_path(key), flags)
+            descriptor = os.open(self._path_of(key), flags)
             try:
                 num_read = _read_all(descriptor, target_location.numpy())
             finally:
@@ -138,7 +138,7 @@ class NodeFiles(HiCacheFile):
     def delete(self, key: str) -> None:
         """Remove a value; HiCacheStorage itself has no such verb."""
         with contextlib.suppress(FileNotFoundError):
-            os.remove(self._get_component_path(key))
+            os.remove(self._path_of(key))
         if self.metadata_cache is not None:
             self.metadata_cache.remove(self._get_suffixed_key(key))
 
@@ -159,6 +159,9 @@ class NodeFiles(HiCacheFile):
                         tighten(file.path, status)
                     found[file.name.removesuffix(end)] = (num_bytes, now - status.st_mtime)
         return found
+
+    def _path_of(self, key: str) -> str:
+        return os.path.join(self.file_path, f"{self._get_suffixed_key(key)}.bin")
 
     def _sweep(self) -> None:
         with os.scandir(self.file_path) as files:

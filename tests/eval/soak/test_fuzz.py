@@ -151,6 +151,7 @@ def test_the_same_seed_draws_the_same_and_one_to_three_fields(targets: list[Targ
         (200, "anything"),
         (400, '{"object": "error", "message": "depcache_version is 2: send 1"}'),
         (400, '{"error": {"message": "send a list"}}'),
+        (400, '{"error": "invalid type: a number"}'),
         (422, '{"message": "limit is too large"}'),
     ],
 )

@@ -236,7 +236,7 @@ def test_what_reaches_the_scheduler_all_the_same_costs_one_request(
     params = {"max_new_tokens": 2, "custom_params": ids_form()}
     good = engine.ask_raw(TOKENS, params)
     with monkeypatch.context() as hole:
-        hole.setattr(tokenizer_manager, "seal", lambda extra_key: ["no", "text"])
+        hole.setattr(tokenizer_manager, "sealed", lambda obj: ["no", "text"])
         for asked in (params, {"max_new_tokens": 2}):
             with pytest.raises(HTTPException, match="unhashable") as refused:
                 engine.ask_raw(TOKENS, asked)

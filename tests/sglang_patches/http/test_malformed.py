@@ -176,7 +176,8 @@ REQUESTS: dict[str, dict[str, Any]] = {
 def message_of(response: httpx.Response) -> str:
     """SGLang nests what the engine refused, and not what the body's types refused."""
     body = response.json()
-    return body["error"]["message"] if "error" in body else body["message"]
+    error = body.get("error", body)
+    return error if isinstance(error, str) else error["message"]  # 0.5.23 has both for types
 
 
 def assert_lives(served) -> None:

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several servers behind SMG: `python -m eval fleet --smg ENVIRONMENT/bin/smg --json OUT`.
+
+    routing   the share of the context that is reused, and the load of the busiest server by the
+              mean, for requests of 1, 2 and 3 entities:
+                  random       any server
+                  cache_aware  SMG's own: the server that has seen the most similar beginning
+                  keys         consistent hashing of the key that `depcache.Client` sends
+    answers   whether they are those of one server alone
+    killed    one server is killed while requests run: how many are lost, how many are wrong
+
+The servers are real, with a pool that holds a few of the entities. No time is measured. SMG is the
+package `smg`, in an environment of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from depcache.errors import ConfigError
+from depcache.serving.launch import require_sglang
+from depcache.serving.random_model import find_model, is_trained
+from depcache.serving.tiny import TINY_NAME
+from eval.fleet.drive import ask_all, flush, num_answered
+from eval.fleet.requests import Request, make_requests
+from eval.fleet.router import route, smg_version
+from eval.output import about, add_output, write_report
+from eval.soak.server import Server, Setup
+
+POLICIES = {
+    "random": ("random", False),
+    "cache_aware": ("cache_aware", False),
+    "keys": ("consistent_hashing", True),
+}
+"""Our name -> SMG's policy, and whether requests have their keys."""
+
+NUM_COMPARED, ANSWER_TOKENS = 60, 12
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the subcommand."""
+    add_output(parser, quick="150 requests of two entities")
+    add = parser.add_argument
+    add("--smg", type=Path, required=True, help="the command smg, of an environment of its own")
+    add("--servers", type=int, default=2, help="(default 2)")
+    add("--model", default=TINY_NAME, help="a folder, depcache-tiny, or random weights: 30m, 125m")
+    add("--pool-tokens", type=int, default=4000, help="for KV of each server (default 4000)")
+    add("--entities", type=int, nargs="+", default=[1, 2, 3], help="of a request (default 1 2 3)")
+    add("--graph", type=int, default=1000, help="entities of the graph (default 1000)")
+    add("--requests", type=int, help="that are counted (default 800; quick 150)")
+    add("--warm", type=int, help="before them (default 400; quick 100)")
+    add("--seed", type=int, default=0)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print and write; the exit code."""
+    require_sglang()
+    if args.servers < 2:
+        raise ConfigError(f"--servers is {args.servers}: a fleet has at least 2")
+    version = smg_version(args.smg)
+    err = Console(stderr=True, highlight=False)
+    model = find_model(args.model)
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="depcache-eval-") as name:
+        folder = Path(name)
+        # The name that `depcache.Client` asks for: a router knows servers by their models.
+        named = ("--served-model-name", "default")
+        setup = Setup(model, args.pool_tokens, {"host_gb": "0", "disk_gb": "0"}, named)
+        with _servers(setup, args.servers, folder) as servers:
+            with err.status("routing") as status:
+                routing = _measure_routing(servers, args, folder, status.update)
+            with err.status("answers, and one server killed"):
+                answers = _compare_and_kill(servers, args, folder)
+    err.print(to_table(routing))
+    report = {
+        "routing": routing,
+        **answers,
+        "servers": args.servers,
+        "pool_tokens": args.pool_tokens,
+        "model": {"name": args.model, "trained": is_trained(model)},
+        "smg": version,
+    }
+    write_report(report | about(args, time.perf_counter() - started), args.json)
+    return 0
+
+
+@contextmanager
+def _servers(setup: Setup, number: int, folder: Path) -> Iterator[list[Server]]:
+    with ExitStack() as stack:
+        names = [f"server-{each}" for each in range(number)]
+        yield [stack.enter_context(Server(setup, folder, name)) for name in names]
+
+
+def _measure_routing(
+    servers: Sequence[Server], args: argparse.Namespace, folder: Path, tell: Any
+) -> list[dict[str, Any]]:
+    urls = [server.url for server in servers]
+    number = args.requests or (150 if args.quick else 800)
+    warm = args.warm or (100 if args.quick else 400)
+    rows: list[dict[str, Any]] = []
+    for per_request in [2] if args.quick else args.entities:
+        requests = make_requests(
+            warm + number, per_request, num_entities=args.graph, seed=args.seed
+        )
+        for name, (policy, sends_keys) in POLICIES.items():
+            tell(f"{name}, {per_request} entities")
+            for url in urls:
+                flush(url)
+            with route(args.smg, policy, urls, folder / f"smg-{name}-{per_request}.log") as url:
+                ask_all(url, requests[:warm], sends_keys=sends_keys)
+                before = [num_answered(each) for each in urls]
+                outcome = ask_all(url, requests[warm:], sends_keys=sends_keys)
+                after = [num_answered(each) for each in urls]
+            load = [last - first for first, last in zip(before, after, strict=True)]
+            rows.append(
+                {
+                    "entities": per_request,
+                    "policy": name,
+                    "requests": number,
+                    "lost": outcome.texts.count(None),
+                    "hit": round(outcome.hit, 4),
+                    "max_mean_load": round(max(load) * len(load) / sum(load), 3),
+                }
+            )
+    return rows
+
+
+def _compare_and_kill(
+    servers: Sequence[Server], args: argparse.Namespace, folder: Path
+) -> dict[str, Any]:
+    requests: list[Request] = make_requests(
+        NUM_COMPARED, 2, num_entities=args.graph, seed=args.seed + 1
+    )
+    for server in servers:
+        flush(server.url)
+    alone = ask_all(servers[0].url, requests, answer_tokens=ANSWER_TOKENS).texts
+    urls = [server.url for server in servers]
+    with route(args.smg, "consistent_hashing", urls, folder / "smg-answers.log") as url:
+        routed = ask_all(url, requests, answer_tokens=ANSWER_TOKENS).texts
+
+        def kill_one(num_answered: int) -> None:
+            if num_answered == NUM_COMPARED // 3:
+                servers[0].kill()
+
+        killed = ask_all(url, requests, answer_tokens=ANSWER_TOKENS, on_answer=kill_one).texts
+    differ = [text is not None and text != one for text, one in zip(killed, alone, strict=True)]
+    return {
+        "answers_equal": routed == alone,
+        "killed": {"asked": len(killed), "lost": killed.count(None), "wrong": sum(differ)},
+    }
+
+
+def to_table(routing: Sequence[dict[str, Any]]) -> Table:
+    """The table of routing for people."""
+    table = Table("entities", "policy", "reused %", "busiest / mean", "lost")
+    for row in routing:
+        hit, load = f"{100 * row['hit']:.1f}", f"{row['max_mean_load']:.2f}"
+        table.add_row(str(row["entities"]), row["policy"], hit, load, str(row["lost"]))
+    return table
