@@ -14,9 +14,12 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
+import httpx
+
+from depcache.client.address import read_address
 from depcache.client.client import Client
 from depcache.config import load_config
-from depcache.errors import ConfigError, DepCacheError, shorten
+from depcache.errors import ConfigError, DepCacheError, ServerError, shorten
 from depcache.gpu_checks import why_unchecked
 from depcache.install_hints import install_command, server_command
 from depcache.serving.launch import find_gpu
@@ -30,6 +33,8 @@ CLIENT_PACKAGES = (
     *("depcache", "cachetools", "httpx", "networkx", "numpy", "pydantic", "pydantic-settings"),
     *("pyyaml", "rich", "typer"),
 )
+NOT_READ = "a chat with dependency data is answered without a report: custom_params get lost"
+PROXY_ADVICE = "use a proxy or router that passes custom_params on, such as SMG"
 VERIFY_TIMEOUT_S = 300.0  # a first import of SGLang on a cold disk
 
 INSTALL_CLIENT = install_command()
@@ -141,12 +146,50 @@ def check_seams(report: Mapping[str, Any] | str) -> list[Check]:
 
 
 def check_server(url: str, api_key: str | None = None) -> list[Check]:
-    """A running server, by its status route."""
+    """A running server, by its status route, and whether dependency data gets through to it.
+
+    A router that has no such route stands for the servers behind it.
+    """
     try:
-        with Client(url, api_key, timeout_s=30.0) as client:
-            status = client.status()
+        with httpx.Client(timeout=30.0) as http:
+            client = Client(url, api_key, http_client=http)
+            try:
+                status = client.status()
+            except ServerError as error:
+                if error.status not in (404, 405):
+                    raise
+                return [_check_behind(url, api_key, http)]
+            checks = [_check_status(url, status)]
+            if checks[0].state == "ok" and not _reads_context(url, api_key, http):
+                checks.append(Check("proxy", "problem", f"{url}: {NOT_READ}", PROXY_ADVICE))
+            return checks
     except DepCacheError as error:
         return [Check("server", "problem", str(error), "start it with `depcache serve MODEL`")]
+
+
+def _check_behind(url: str, api_key: str | None, http: httpx.Client) -> Check:
+    """What answers chats at an address without DepCache's routes."""
+    if _reads_context(url, api_key, http):
+        detail = f"{url} has no routes under /depcache, and what is behind it reads dependency data"
+        return Check("server", "ok", f"{detail}: a router before servers with DepCache")
+    detail = f"{url} has no routes under /depcache, and {NOT_READ}"
+    return Check("server", "problem", detail, f"start it with `depcache serve`, or {PROXY_ADVICE}")
+
+
+def _reads_context(url: str, api_key: str | None, http: httpx.Client) -> bool:
+    """Whether a chat with one fact comes back with a report. One token is computed for it."""
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        # A router knows its servers by the names of their models.
+        served = http.get(f"{read_address(url)}/v1/models", headers=headers).json()["data"]
+        model = str(served[0]["id"])
+    except (httpx.HTTPError, ValueError, LookupError, TypeError):
+        model = "default"
+    client = Client(url, api_key, model=model, http_client=http)
+    return client.ask([("a", "b", "c")], "?", max_tokens=1).depcache is not None
+
+
+def _check_status(url: str, status: Mapping[str, Any]) -> Check:
     missing = [
         name
         for kind in ("seams", "hooks")
@@ -155,15 +198,15 @@ def check_server(url: str, api_key: str | None = None) -> list[Check]:
     ]
     if missing:
         detail = f"{url} misses {', '.join(missing)}"
-        return [Check("server", "problem", detail, "see the first lines of the server's log")]
+        return Check("server", "problem", detail, "see the first lines of the server's log")
     if not status.get("active"):
         advice = "start it with `depcache serve`, without --stock"
-        return [Check("server", "problem", f"{url} runs without DepCache's cache", advice)]
+        return Check("server", "problem", f"{url} runs without DepCache's cache", advice)
     detail = (
         f"{url}: depcache {status.get('version')} in sglang {status.get('sglang_version')}, "
         f"attention {status.get('attention_backend')} / {status.get('attention_plan')}"
     )
-    return [Check("server", "ok", detail)]
+    return Check("server", "ok", detail)
 
 
 def _check_python() -> Check:

@@ -16,5 +16,10 @@ def server_arguments() -> set[str]:
 
 def change(server_args: Any, **values: Any) -> None:
     """Change arguments that are settled; 0.5.23 has no way of its own to do so."""
+    import msgspec
+
     for name, value in values.items():
-        object.__setattr__(server_args, name, value)
+        if hasattr(server_args, "override"):
+            server_args.override("test", **{name: value})
+        else:
+            msgspec.structs.force_setattr(server_args, name, value)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The doctor names what is missing and what to do; only then it exits with 1."""
 
+import json
 import re
 import subprocess
 from importlib.metadata import requires
@@ -140,9 +141,21 @@ def test_a_wrong_setting_is_a_problem(monkeypatch):
     assert "magic" in check.detail
 
 
-def serving(monkeypatch, status, code=200):
+def serving(monkeypatch, status, code=200, *, reads=True, models=("default",)):
+    """A server or a proxy: what /depcache/status answers, and whether chats have a report."""
+
     def answer(request):
-        return httpx.Response(code, json=status)
+        path = request.url.path
+        if path == "/depcache/status":
+            return httpx.Response(code, json=status)
+        if path == "/v1/models":
+            return httpx.Response(200, json={"data": [{"id": name} for name in models]})
+        body = json.loads(request.content)
+        assert body["model"] == models[0]
+        assert "depcache_outline" in body["custom_params"]
+        choice = {"message": {"content": "x"}, "finish_reason": "length"}
+        told = {"depcache": {"layout": "tree"}} if reads else None
+        return httpx.Response(200, json={"choices": [choice], "metadata": told})
 
     real = httpx.Client
     monkeypatch.setattr(
@@ -166,9 +179,26 @@ def test_a_server_is_judged_by_its_status(monkeypatch, status, state, words):
 
 
 def test_a_stock_server_is_a_problem(monkeypatch):
-    serving(monkeypatch, {"detail": "Not Found"}, 404)
+    serving(monkeypatch, {"detail": "Not Found"}, 404, reads=False)
     [check] = check_server("http://test")
     assert check.state == "problem"
+    assert "custom_params get lost" in check.detail
+
+
+def test_a_proxy_that_drops_custom_params_is_a_problem(monkeypatch):
+    serving(monkeypatch, {"active": True}, reads=False)
+    server, proxy = check_server("http://test")
+    assert (server.state, proxy.state) == ("ok", "problem")
+    assert "custom_params get lost" in proxy.detail
+    assert "SMG" in proxy.advice
+
+
+@pytest.mark.parametrize("code", [404, 405])
+def test_a_router_stands_for_the_servers_behind_it(monkeypatch, code):
+    serving(monkeypatch, {"error": "no route"}, code, models=["llama", "other"])
+    [check] = check_server("http://test/v1")
+    assert check.state == "ok"
+    assert "a router before servers with DepCache" in check.detail
 
 
 def test_a_client_machine_is_judged_by_its_server(monkeypatch):
