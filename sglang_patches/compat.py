@@ -161,11 +161,31 @@ def load_back_result(req: Request, slots: torch.Tensor, handle: Handle) -> tuple
 
 def tp_group(runner: Any) -> Any:
     """Returns the group of ranks that share a model runner's heads."""
-    if not HAS_CHECKPOINTS:
-        return runner.tp_group
+    return runner.tp_group if hasattr(runner, "tp_group") else _parallel().tp_group
+
+
+def dp_rank(worker: Any) -> int | None:
+    """Returns which of several engines behind one server a TpModelWorker is of; None where none."""
+    return worker.ps.dp_rank if hasattr(worker, "ps") else _parallel().dp_rank
+
+
+def _parallel() -> Any:
     from sglang.srt import runtime_context  # not there in 0.5.17
 
-    return cast(Any, runtime_context).get_parallel().tp_group
+    return cast(Any, runtime_context).get_parallel()
+
+
+def change_arguments(server_args: Any, source: str, **values: Any) -> None:
+    """Changes a server's arguments while they are checked.
+
+    In 0.5.23 the record stays what was given, and SGLang reads what was declared beside it.
+    """
+    if hasattr(server_args, "override"):
+        server_args.override(source, **values)
+        return
+    from sglang.srt.arg_groups import overrides  # not there in 0.5.17
+
+    cast(Any, overrides).declare_resolution(server_args, source, **values)
 
 
 def rid_of(request: Any) -> str:

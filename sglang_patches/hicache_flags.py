@@ -13,6 +13,7 @@ import os
 from typing import Any
 
 from depcache.errors import ConfigError
+from sglang_patches.compat import change_arguments
 from sglang_patches.tiers.disk.storage import check_backend
 from sglang_patches.version import BACKEND_NAME
 
@@ -47,8 +48,8 @@ def adopt_hicache_flags(server_args: Any) -> None:
         folder = os.environ.get("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR")
         if folder:
             _set("DISK_FOLDER", folder)
-    server_args.override(
-        BACKEND_NAME, enable_hierarchical_cache=False, hicache_storage_backend=None
+    change_arguments(
+        server_args, BACKEND_NAME, enable_hierarchical_cache=False, hicache_storage_backend=None
     )
 
 

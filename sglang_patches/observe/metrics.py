@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import depcache
+from sglang_patches.compat import dp_rank
 from sglang_patches.observe.stats import describe_tiers
 from sglang_patches.requests.state import NO_FREE_SLOTS, POOL_TOO_SMALL, SOURCES
 from sglang_patches.version import installed_version
@@ -208,9 +209,9 @@ def make_metrics(context: Any, cache: Any) -> NullMetrics:
     common = common_labels(server_args)
     labels = {"model_name": common["model_name"], "tp_rank": str(context.tp_rank)}
     # Several engines behind one /metrics; None where there is one.
-    dp_rank = context.tp_worker.ps.dp_rank
-    if dp_rank is not None:
-        labels["dp_rank"] = str(dp_rank)
+    number = dp_rank(context.tp_worker)
+    if number is not None:
+        labels["dp_rank"] = str(number)
     return PrometheusMetrics(
         {**labels, **common},
         common,
