@@ -47,7 +47,7 @@ class RoutingKeys:
         if not names:
             return None
         with self._lock:
-            # Of those met equally often the same one for every client.
+            # Among those met equally often, every client takes the same one.
             key = min(names, key=lambda name: (self.counts.get(name, 0), name))
             for name in names:
                 self.counts[name] = self.counts.get(name, 0) + 1

@@ -7,7 +7,7 @@
               trees, as whole paths and as triples; nothing, or a share of them, computed again
     --methods all methods of FusionRAG, Cache-Craft and CacheBlend, the same questions with the
               text of their paths cut into chunks of 40 tokens
-    --show    the tables of a report of --rows in markdown, as they stand in the docs
+    --show    the tables of a report of --rows or --methods, as they stand in the docs
     --quick   3 questions of each set, 200 requests of each stream
 
 The oracle is HuggingFace in float32 on one thread; no server runs, and no time is measured. A
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tokens", action="store_true", help="the table of tokens, simulated")
     add("--rows", action="store_true", help="the table of models as they come")
     add("--methods", action="store_true", help="the table of methods, on chunks")
-    add("--show", type=Path, metavar="FILE", help="print the tables of a report of --rows")
+    add("--show", type=Path, metavar="FILE", help="print the tables of a report")
     add("--data", type=Path, help="folder that holds the public sets (default: the demo only)")
     add("--sets", nargs="+", choices=SETS, default=list(SETS), help="(default: all)")
     add("--models", nargs="+", metavar="NAME=DIR", help="(default: depcache-tiny and control)")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of models as they come in markdown: `python -m eval chunks --show FILE`."""
+"""The tables of a report in markdown: `python -m eval chunks --show FILE`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +23,20 @@ NAMES = {
 
 
 def read_tables(file: Path) -> dict[str, str]:
-    """Returns model -> its table, of a report of `eval chunks --rows`.
+    """Returns model -> its table, of a report of `eval chunks --rows` or `--methods`.
 
     Raises ConfigError for a file that is no such report.
     """
     try:
-        rows = json.loads(file.read_text(encoding="utf-8"))["untrained_trees"]
+        report = json.loads(file.read_text(encoding="utf-8"))
+        is_methods = "quality" in report
+        rows = report["quality" if is_methods else "untrained_trees"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{file} is no report of `eval chunks --rows` ({error}): name one that has the table"
         ) from error
-    return {model: as_markdown(rows, model) for model in dict.fromkeys(_values(rows, "model"))}
+    make = methods_as_markdown if is_methods else as_markdown
+    return {model: make(rows, model) for model in dict.fromkeys(row["model"] for row in rows)}
 
 
 def as_markdown(rows: Sequence[dict[str, Any]], model: str) -> str:
@@ -52,6 +55,34 @@ def as_markdown(rows: Sequence[dict[str, Any]], model: str) -> str:
         right = [f"{100 * of_set[name]['right']:.1f}" if name in of_set else "" for name in sets]
         lines.append([method, *right, *_sums(of_set[ALL])])
     return "".join("| " + " | ".join(line) + " |\n" for line in lines).replace("|  |", "| |")
+
+
+def methods_as_markdown(rows: Sequence[dict[str, Any]], model: str) -> str:
+    """Returns the table of methods of one model, over the questions of all sets.
+
+    Points lost against full attention; the share of them that is recovered, where there is a gap;
+    the share of the KL of reuse that is gone; tokens computed.
+    """
+    lines = ["| | right | lost, 95 % | recovered % | KL gone % | computed % |\n"]
+    lines.append("| --- | --- | --- | --- | --- | --- |\n")
+    for row in rows:
+        if row["model"] != model or row["set"] != ALL:
+            continue
+        lost, _, computed = _sums(row)
+        recovered = ""
+        if row["recovered"] is not None:
+            low, high = (f"{100 * row[name]:.0f}" for name in ("low", "high"))
+            recovered = f"{100 * row['recovered']:.0f} ({low} to {high})"
+        gone = "" if row.get("gone") is None else f"{100 * row['gone']:.0f}"
+        name = row["method"].replace("reuse", "nothing again").replace("oracle", "all-layer oracle")
+        if row["method"] == "full":
+            name = "**full attention**"
+        elif row["recompute"]:
+            name += f" {100 * row['recompute']:g} %"
+        name += ", not mended" * (row["placement"] == "not mended")
+        cells = [name, f"{100 * row['right']:.1f}", lost, recovered, gone, computed]
+        lines.append("| " + " | ".join(cells) + " |\n")
+    return "".join(lines).replace("|  |", "| |").replace("|  |", "| |")
 
 
 def name_of(row: dict[str, Any]) -> str:
@@ -76,7 +107,3 @@ def _sums(row: dict[str, Any]) -> tuple[str, str, str]:
     lost, (low, high) = 100 * row["lost"], (100 * each for each in row["lost_95"])
     points = f"{lost:+.1f} ({low:+.1f} to {high:+.1f})"
     return points, f"{row['kl']:.3f}", f"{100 * row['computed_share']:.0f}"
-
-
-def _values(rows: Iterable[dict[str, Any]], key: str) -> Iterable[Any]:
-    return (row[key] for row in rows)
