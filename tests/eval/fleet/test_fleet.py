@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests of the fleet, what is counted of them, and what is said where there is no router."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from depcache.client.reply import ReuseReport
+from depcache.client.routing import roots_of
+from eval.__main__ import main
+from eval.fleet.drive import Outcome, ask_all
+from eval.fleet.requests import RELATIONS, make_requests
+from tests.helpers.fake_http import start_fake_http
+
+
+def test_requests_are_drawn_by_popularity_and_the_same_for_a_seed() -> None:
+    requests = make_requests(600, 2, num_entities=50, seed=3)
+    again = make_requests(600, 2, num_entities=50, seed=3)
+    assert [each.entities for each in requests] == [each.entities for each in again]
+    assert all(len(set(each.entities)) == 2 for each in requests)
+    counts = Counter(entity for each in requests for entity in each.entities)
+    assert counts[0] > 3 * counts[9] > 0
+    prompt = requests[0].prompt
+    body = {"messages": prompt.messages, **prompt.extra_body}
+    assert len(roots_of(body)) == 2
+    assert prompt.extra_body["custom_params"]["depcache_outline"]["rows"] == [3] * (
+        2 * len(RELATIONS)
+    )
+
+
+def test_a_hit_is_what_was_not_computed() -> None:
+    reports = [ReuseReport(shared=6, missed=2), ReuseReport(shifted=3, loaded=1, missed=8)]
+    assert Outcome(["a", "b"], reports).hit == 0.5
+
+
+def test_keys_are_sent_or_left_out_and_what_fails_is_lost() -> None:
+    seen: list[str | None] = []
+
+    def answer(exchange):
+        seen.append(exchange.headers.get("x-smg-routing-key"))
+        exchange.send_json(503, {"error": {"message": "busy"}})
+
+    requests = make_requests(3, 1, num_entities=5, seed=0)
+    with start_fake_http(answer) as (url, _):
+        assert ask_all(url, requests).texts == [None] * 3
+        assert ask_all(url, requests, sends_keys=False).texts == [None] * 3
+    assert all(seen[:3]) and seen[3:] == [None] * 3
+
+
+def test_a_command_that_is_no_router_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sglang")
+    assert main(["fleet", "--smg", str(tmp_path / "smg")]) == 2
+    assert "is no command of SMG" in capsys.readouterr().err
