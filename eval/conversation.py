@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 from rich.console import Console
 from rich.table import Table
 
@@ -44,13 +43,13 @@ from eval.output import about, add_output, write_report
 from eval.serve import workloads
 from eval.serve.systems import MODEL_NAME, get_system, make_server
 from eval.serve.workloads import ServeSpec, Workload
+from eval.servers import flush
 from eval.workloads.graphs import Graphs
 
 SYSTEMS = ("depcache-no-tails", "depcache", "sglang")
 TURNS, ROUNDS, ROUNDS_QUICK = 8, 5, 1
 ANSWER_TOKENS = 24
 READY_S = 1800.0
-FLUSH_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +126,7 @@ def _measure(
         found: list[list[Turn]] = []
         # The first round is not counted: the first requests of a process are slower.
         for _ in range(rounds + 1):
-            _flush(url)
+            flush(url)
             with depcache.Client(url, model=MODEL_NAME, warn_unread=False) as client:
                 outline = chat.first.extra_body if system.prompt == "dependency" else {}
                 found.append(talk(client, chat, outline, args.answer_tokens))
@@ -163,12 +162,6 @@ def make_chat(workload: Workload) -> Chat:
     paths = dict.fromkeys(path for request in workload.requests for path in request.paths)
     first, *later = (request.question for request in workload.requests)
     return Chat(render(list(paths), first), tuple(later))
-
-
-def _flush(url: str) -> None:
-    answer = httpx.post(f"{url}/flush_cache", params={"timeout": FLUSH_S}, timeout=2 * FLUSH_S)
-    if not answer.is_success:
-        raise ServerError(f"the cache was not emptied: {answer.text.strip()}")
 
 
 def make_figures(rounds: Sequence[Sequence[Turn]]) -> dict[str, Any]:

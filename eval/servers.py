@@ -7,10 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
+
+from depcache.errors import ServerError
 from depcache.serving.launch import find_gpu, make_launch
 from depcache.serving.process import ServerProcess, find_free_port
 
 READY_S = 1800.0
+FLUSH_S = 60.0
+"""How long a server may take until nothing runs that uses its cache."""
 
 
 @contextmanager
@@ -41,3 +46,13 @@ def serve(
     with ServerProcess(launch, url, log_file) as process:
         process.wait_until_ready(READY_S)
         yield url
+
+
+def flush(url: str) -> None:
+    """Empty all caches. SGLang refuses while it still counts a request as running.
+
+    Raises ServerError where it does so for FLUSH_S.
+    """
+    reply = httpx.post(f"{url}/flush_cache", params={"timeout": FLUSH_S}, timeout=2 * FLUSH_S)
+    if not reply.is_success:
+        raise ServerError(f"the server at {url} did not empty its cache: {reply.text.strip()}")

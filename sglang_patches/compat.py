@@ -38,8 +38,6 @@ ABORT_FUNCTIONS = (
 JOINS_SALT = not HAS_CHECKPOINTS
 """Whether the OpenAI routes join a request's salt and its extra key."""
 
-GB = 1_000_000_000  # as SGLang counts --hicache-size
-
 PREFIX = "depcache_prefix"
 """Attribute of a request: slots of its hits, from its match until it has a row (0.5.23)."""
 
@@ -76,6 +74,11 @@ def take_salt(obj: Any) -> Any:
     if salt is not None:
         obj.cache_salt = None
     return salt
+
+
+def salt_of(req: Request) -> str | None:
+    """Returns the salt of a request in the scheduler that did not come by way of `take_salt`."""
+    return getattr(req, "cache_salt", None)  # 0.5.17 has no such field
 
 
 def protected_len(req: Request) -> int:
@@ -193,8 +196,11 @@ def rid_of(request: Any) -> str:
     return getattr(request, "rid", request)
 
 
-def host_pool_size(device_pool: Any, num_tokens: int) -> dict[str, Any]:
-    """Returns what SGLang's host pool is to be made with, for so many tokens of `device_pool`."""
+def host_pool_size(device_pool: Any, num_tokens: int, token_bytes: int) -> dict[str, Any]:
+    """Returns what SGLang's host pool is to be made with, for so many tokens of `device_pool`.
+
+    token_bytes  bytes of one token's keys and values
+    """
     if HAS_CHECKPOINTS:
         return {
             "buffer_info": device_pool._mha_buffer_info(),
@@ -204,10 +210,8 @@ def host_pool_size(device_pool: Any, num_tokens: int) -> dict[str, Any]:
             "start_layer": device_pool.start_layer,
             "end_layer": device_pool.end_layer,
         }
-    # In GB, and one page is added to what fits.
-    num_bytes = 2 * device_pool.head_num * device_pool.head_dim * device_pool.layer_num
-    num_bytes *= device_pool.store_dtype.itemsize
-    return {"device_pool": device_pool, "host_size": (num_tokens - 0.5) * num_bytes / GB}
+    # In GB of 10^9 bytes, and one page is added to what fits.
+    return {"device_pool": device_pool, "host_size": (num_tokens - 0.5) * token_bytes / 1e9}
 
 
 async def run_beside(manager: Any, obj: Any) -> dict[str, Any]:

@@ -117,18 +117,18 @@ class HeldKV(Protocol):
 class LaterRequest(Protocol):
     """What `compat` uses of a request in 0.5.23, beside `Request`.
 
-    kv                    see HeldKV
-    lock                  what it keeps from eviction; None: nothing
-    prefix_len            its cached rows: the next extend starts behind them
-    extend_end            rows that are computed after the extend that runs
-    cache_request_handle  names it while it waits
+    kv           see HeldKV
+    lock         what it keeps from eviction; None: nothing
+    prefix_len   its cached rows: the next extend starts behind them
+    extend_end   rows that are computed after the extend that runs
+    cache_salt   None: `tenants.sealed` has put it into the extra key
     """
 
     kv: HeldKV
     lock: Any
     prefix_len: int
     extend_end: int
-    cache_request_handle: Any
+    cache_salt: str | None
 
 
 class RadixKey(Protocol):

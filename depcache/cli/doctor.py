@@ -159,12 +159,20 @@ def check_server(url: str, api_key: str | None = None) -> list[Check]:
                 if error.status not in (404, 405):
                     raise
                 return [_check_behind(url, api_key, http)]
-            checks = [_check_status(url, status)]
-            if checks[0].state == "ok" and not _reads_context(url, api_key, http):
-                checks.append(Check("proxy", "problem", f"{url}: {NOT_READ}", PROXY_ADVICE))
-            return checks
+            check = _check_status(url, status)
+            return [check, *_check_way(url, api_key, http)] if check.state == "ok" else [check]
     except DepCacheError as error:
         return [Check("server", "problem", str(error), "start it with `depcache serve MODEL`")]
+
+
+def _check_way(url: str, api_key: str | None, http: httpx.Client) -> list[Check]:
+    """Whether dependency data gets through to a server that is well; nothing where it does."""
+    try:
+        if _reads_context(url, api_key, http):
+            return []
+    except DepCacheError as error:  # a model without a chat template, for one
+        return [Check("proxy", "note", f"{url}: a chat with one fact was not answered: {error}")]
+    return [Check("proxy", "problem", f"{url}: {NOT_READ}", PROXY_ADVICE)]
 
 
 def _check_behind(url: str, api_key: str | None, http: httpx.Client) -> Check:

@@ -54,7 +54,7 @@ def as_markdown(rows: Sequence[dict[str, Any]], model: str) -> str:
     for method, of_set in cells.items():
         right = [f"{100 * of_set[name]['right']:.1f}" if name in of_set else "" for name in sets]
         lines.append([method, *right, *_sums(of_set[ALL])])
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines).replace("|  |", "| |")
+    return "".join(map(_line, lines))
 
 
 def methods_as_markdown(rows: Sequence[dict[str, Any]], model: str) -> str:
@@ -63,8 +63,8 @@ def methods_as_markdown(rows: Sequence[dict[str, Any]], model: str) -> str:
     Points lost against full attention; the share of them that is recovered, where there is a gap;
     the share of the KL of reuse that is gone; tokens computed.
     """
-    lines = ["| | right | lost, 95 % | recovered % | KL gone % | computed % |\n"]
-    lines.append("| --- | --- | --- | --- | --- | --- |\n")
+    heads = ["", "right", "lost, 95 %", "recovered %", "KL gone %", "computed %"]
+    lines = [heads, ["---"] * len(heads)]
     for row in rows:
         if row["model"] != model or row["set"] != ALL:
             continue
@@ -80,9 +80,8 @@ def methods_as_markdown(rows: Sequence[dict[str, Any]], model: str) -> str:
         elif row["recompute"]:
             name += f" {100 * row['recompute']:g} %"
         name += ", not mended" * (row["placement"] == "not mended")
-        cells = [name, f"{100 * row['right']:.1f}", lost, recovered, gone, computed]
-        lines.append("| " + " | ".join(cells) + " |\n")
-    return "".join(lines).replace("|  |", "| |").replace("|  |", "| |")
+        lines.append([name, f"{100 * row['right']:.1f}", lost, recovered, gone, computed])
+    return "".join(map(_line, lines))
 
 
 def name_of(row: dict[str, Any]) -> str:
@@ -107,3 +106,7 @@ def _sums(row: dict[str, Any]) -> tuple[str, str, str]:
     lost, (low, high) = 100 * row["lost"], (100 * each for each in row["lost_95"])
     points = f"{lost:+.1f} ({low:+.1f} to {high:+.1f})"
     return points, f"{row['kl']:.3f}", f"{100 * row['computed_share']:.0f}"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells) + "\n"

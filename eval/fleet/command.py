@@ -30,10 +30,11 @@ from depcache.errors import ConfigError
 from depcache.serving.launch import require_sglang
 from depcache.serving.random_model import find_model, is_trained
 from depcache.serving.tiny import TINY_NAME
-from eval.fleet.drive import ask_all, flush, num_answered
-from eval.fleet.requests import Request, make_requests
+from eval.fleet.drive import ask_all, num_answered
+from eval.fleet.requests import make_requests
 from eval.fleet.router import route, smg_version
 from eval.output import about, add_output, write_report
+from eval.servers import flush
 from eval.soak.server import Server, Setup
 
 POLICIES = {
@@ -126,8 +127,9 @@ def _measure_routing(
                     "entities": per_request,
                     "policy": name,
                     "requests": number,
-                    "lost": outcome.texts.count(None),
-                    "hit": round(outcome.hit, 4),
+                    "lost": len(outcome.errors),
+                    "why_lost": sorted(set(outcome.errors))[:3],
+                    "hit": None if outcome.hit is None else round(outcome.hit, 4),
                     "max_mean_load": round(max(load) * len(load) / sum(load), 3),
                 }
             )
@@ -137,9 +139,7 @@ def _measure_routing(
 def _compare_and_kill(
     servers: Sequence[Server], args: argparse.Namespace, folder: Path
 ) -> dict[str, Any]:
-    requests: list[Request] = make_requests(
-        NUM_COMPARED, 2, num_entities=args.graph, seed=args.seed + 1
-    )
+    requests = make_requests(NUM_COMPARED, 2, num_entities=args.graph, seed=args.seed + 1)
     for server in servers:
         flush(server.url)
     alone = ask_all(servers[0].url, requests, answer_tokens=ANSWER_TOKENS).texts
@@ -163,6 +163,7 @@ def to_table(routing: Sequence[dict[str, Any]]) -> Table:
     """The table of routing for people."""
     table = Table("entities", "policy", "reused %", "busiest / mean", "lost")
     for row in routing:
-        hit, load = f"{100 * row['hit']:.1f}", f"{row['max_mean_load']:.2f}"
+        hit = "" if row["hit"] is None else f"{100 * row['hit']:.1f}"
+        load = f"{row['max_mean_load']:.2f}"
         table.add_row(str(row["entities"]), row["policy"], hit, load, str(row["lost"]))
     return table

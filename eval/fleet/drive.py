@@ -15,10 +15,9 @@ import depcache
 from depcache.client.reply import ReuseReport
 from depcache.client.routing import HEADER
 from depcache.errors import DepCacheError
-from eval.fleet.requests import Request
+from depcache.prompt.render import RenderedPrompt
 
 CONCURRENCY = 4
-FLUSH_S = 60.0
 
 
 @dataclass
@@ -26,23 +25,25 @@ class Outcome:
     """What became of the requests, in their order.
 
     texts    of the answers, None where there was none
+    errors   why there was none
     reports  of the answers that had one
     """
 
     texts: list[str | None] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     reports: list[ReuseReport] = field(default_factory=list)
 
     @property
-    def hit(self) -> float:
-        """Share of the context that was not computed, 0 to 1."""
+    def hit(self) -> float | None:
+        """Share of the context that was not computed, 0 to 1; None where nothing was answered."""
         missed = sum(report.missed for report in self.reports)
         reused = sum(each.shared + each.shifted + each.loaded for each in self.reports)
-        return reused / (reused + missed)
+        return reused / (reused + missed) if reused + missed else None
 
 
 def ask_all(
     url: str,
-    requests: Sequence[Request],
+    requests: Sequence[RenderedPrompt],
     *,
     answer_tokens: int = 1,
     sends_keys: bool = True,
@@ -62,12 +63,11 @@ def ask_all(
         ThreadPoolExecutor(CONCURRENCY) as pool,
     ):
 
-        def ask(request: Request) -> tuple[str | None, ReuseReport | None]:
+        def ask(prompt: RenderedPrompt) -> tuple[str | None, ReuseReport | None]:
             try:
-                reply = client.chat(
-                    request.prompt.messages, max_tokens=answer_tokens, **request.prompt.extra_body
-                )
-            except DepCacheError:
+                reply = client.chat(prompt.messages, max_tokens=answer_tokens, **prompt.extra_body)
+            except DepCacheError as error:
+                outcome.errors.append(str(error))
                 return None, None
             finally:
                 with lock:
@@ -85,11 +85,6 @@ def ask_all(
 
 def _without_key(request: httpx.Request) -> None:
     request.headers.pop(HEADER, None)
-
-
-def flush(url: str) -> None:
-    """Empty the cache of a server that has nothing to do."""
-    httpx.post(f"{url}/flush_cache", params={"timeout": FLUSH_S}, timeout=FLUSH_S + 5)
 
 
 def num_answered(url: str) -> int:

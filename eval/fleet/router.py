@@ -31,8 +31,8 @@ def route(smg: Path, policy: str, servers: Sequence[str], log_file: Path) -> Ite
     argv = [str(smg), "launch", "--host", "127.0.0.1", "--port", str(port), "--policy", policy]
     argv += ["--worker-urls", *servers, "--prometheus-port", str(find_free_port())]
     argv += ["--disable-tokenizer-autoload", "--log-level", "warn"]
-    # One that was killed is left out soon, and what was sent to it is sent to another.
-    argv += ["--health-check-interval-secs", "2", "--health-failure-threshold", "1"]
+    # One that was killed is left out soon. One that is only busy answers late, and must stay.
+    argv += ["--health-check-interval-secs", "2", "--health-failure-threshold", "3"]
     url = f"http://127.0.0.1:{port}"
     with ServerProcess(Launch(argv, {}), url, log_file) as process:
         process.wait_until_ready(READY_S)

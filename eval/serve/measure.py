@@ -33,9 +33,9 @@ from eval.serve.drive import Call, drive
 from eval.serve.records import Record, summarize
 from eval.serve.systems import System, Writer, make_server
 from eval.serve.workloads import Request, Workload, entities_of
+from eval.servers import flush
 
 READY_S = 1800.0
-FLUSH_S = 60.0
 STREAM, WARM, LOAD, PRECOMPUTED = "stream", "warm", "load", "precomputed"
 PHASES = (STREAM, WARM, LOAD, PRECOMPUTED)
 _WARM_UP = Request(
@@ -198,7 +198,7 @@ def _measure_system(
         source = _source_of(run.workload, system, options)
         if system.engine == "depcache" and calls[WARM] and source is not None:
             on_step(f"round {number + 1}: {system.name}, precomputing", 0)
-            _flush(url)
+            flush(url)
             job = Precomputer(source, client)
             # Tables share what they refer to; two requests at once could both compute it.
             workers = 1 if run.workload.catalog is not None else NUM_WORKERS
@@ -264,13 +264,6 @@ def _warm_up(url: str, call: Call, options: Options) -> None:
     broken = [record.error for record in records if record.error]
     if broken:
         raise ServerError(f"the first request to {url} failed: {broken[0]}")
-
-
-def _flush(url: str) -> None:
-    """Empty all caches. SGLang refuses while it still counts a request as running."""
-    reply = httpx.post(f"{url}/flush_cache", params={"timeout": FLUSH_S}, timeout=2 * FLUSH_S)
-    if not reply.is_success:
-        raise ServerError(f"the server at {url} did not flush its cache in {FLUSH_S:g} s")
 
 
 def _facts_of(url: str) -> dict[str, Any]:

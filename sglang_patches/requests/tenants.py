@@ -20,7 +20,7 @@ from typing import Any
 from depcache.errors import PromptError, shorten
 from depcache.prompt.layout_names import Layout
 from depcache.prompt.wire_forms import WireIds
-from sglang_patches.compat import take_salt
+from sglang_patches.compat import salt_of, take_salt
 from sglang_patches.contract import Request
 
 MARK = "\x1f"
@@ -107,8 +107,8 @@ def namespace_of(req: Request, layout: str = "tree") -> Namespace:
     req  SGLang's Req, whose `extra_key` ends in the adapter's id
     """
     tenant = req.extra_key
-    salt = getattr(req, "cache_salt", None)  # of 0.5.23, on a way around `sealed`
-    if salt:
+    salt = salt_of(req)
+    if salt:  # it came on a way around `sealed`
         tenant = str(join(salt, tenant))
     if req.lora_id is None:
         return Namespace(tenant, layout)

@@ -19,10 +19,11 @@ from sglang.srt.mem_cache.pool_host import base
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 
 from depcache.errors import ConfigError
-from sglang_patches.compat import GB, host_pool_size
+from sglang_patches.compat import host_pool_size
 from sglang_patches.tiers.rows import RowShape
 
 LAYOUT = "page_first"
+GB = 1_000_000_000  # as SGLang counts --hicache-size
 # This share of what is free stays free, up to SGLang's own reserve. SGLang keeps 10 GB
 # whatever the machine has, which is all of a small one.
 RESERVED_SHARE = 0.25
@@ -47,10 +48,11 @@ class HostPool(MHATokenToKVPoolHost):
         """Raise ConfigError when the pool's kind or the memory does not allow it."""
         refuse_pool(device_pool)
         self.has_gpu = torch.device(device_pool.device).type != "cpu"
-        check_memory(num_tokens * bytes_per_token(device_pool))
+        token_bytes = bytes_per_token(device_pool)
+        check_memory(num_tokens * token_bytes)
         with _reserve_of_small_machines():
             super().__init__(
-                **host_pool_size(device_pool, num_tokens),
+                **host_pool_size(device_pool, num_tokens, token_bytes),
                 host_to_device_ratio=0.0,
                 page_size=1,
                 layout=LAYOUT,

@@ -141,7 +141,7 @@ def test_a_wrong_setting_is_a_problem(monkeypatch):
     assert "magic" in check.detail
 
 
-def serving(monkeypatch, status, code=200, *, reads=True, models=("default",)):
+def serving(monkeypatch, status, code=200, *, reads=True, models=("default",), chat=200):
     """A server or a proxy: what /depcache/status answers, and whether chats have a report."""
 
     def answer(request):
@@ -150,6 +150,8 @@ def serving(monkeypatch, status, code=200, *, reads=True, models=("default",)):
             return httpx.Response(code, json=status)
         if path == "/v1/models":
             return httpx.Response(200, json={"data": [{"id": name} for name in models]})
+        if chat != 200:
+            return httpx.Response(chat, json={"message": "no chat template"})
         body = json.loads(request.content)
         assert body["model"] == models[0]
         assert "depcache_outline" in body["custom_params"]
@@ -191,6 +193,13 @@ def test_a_proxy_that_drops_custom_params_is_a_problem(monkeypatch):
     assert (server.state, proxy.state) == ("ok", "problem")
     assert "custom_params get lost" in proxy.detail
     assert "SMG" in proxy.advice
+
+
+def test_a_server_that_takes_no_chat_is_well(monkeypatch):
+    serving(monkeypatch, {"active": True}, chat=400)
+    server, proxy = check_server("http://test")
+    assert (server.state, proxy.state) == ("ok", "note")
+    assert "no chat template" in proxy.detail
 
 
 @pytest.mark.parametrize("code", [404, 405])

@@ -19,21 +19,21 @@ from tests.helpers.fake_http import start_fake_http
 def test_requests_are_drawn_by_popularity_and_the_same_for_a_seed() -> None:
     requests = make_requests(600, 2, num_entities=50, seed=3)
     again = make_requests(600, 2, num_entities=50, seed=3)
-    assert [each.entities for each in requests] == [each.entities for each in again]
-    assert all(len(set(each.entities)) == 2 for each in requests)
-    counts = Counter(entity for each in requests for entity in each.entities)
+    assert requests == again
+    asked = [roots_of({"messages": each.messages, **each.extra_body}) for each in requests]
+    assert all(len(set(entities)) == 2 for entities in asked)
+    counted = Counter(entity for entities in asked for entity in entities)
+    counts = [count for _, count in counted.most_common()]
     assert counts[0] > 3 * counts[9] > 0
-    prompt = requests[0].prompt
-    body = {"messages": prompt.messages, **prompt.extra_body}
-    assert len(roots_of(body)) == 2
-    assert prompt.extra_body["custom_params"]["depcache_outline"]["rows"] == [3] * (
+    assert requests[0].extra_body["custom_params"]["depcache_outline"]["rows"] == [3] * (
         2 * len(RELATIONS)
     )
 
 
 def test_a_hit_is_what_was_not_computed() -> None:
     reports = [ReuseReport(shared=6, missed=2), ReuseReport(shifted=3, loaded=1, missed=8)]
-    assert Outcome(["a", "b"], reports).hit == 0.5
+    assert Outcome(["a", "b"], [], reports).hit == 0.5
+    assert Outcome([None], ["busy"]).hit is None
 
 
 def test_keys_are_sent_or_left_out_and_what_fails_is_lost() -> None:
@@ -45,7 +45,9 @@ def test_keys_are_sent_or_left_out_and_what_fails_is_lost() -> None:
 
     requests = make_requests(3, 1, num_entities=5, seed=0)
     with start_fake_http(answer) as (url, _):
-        assert ask_all(url, requests).texts == [None] * 3
+        outcome = ask_all(url, requests)
+        assert outcome.texts == [None] * 3
+        assert len(outcome.errors) == 3 and all("busy" in error for error in outcome.errors)
         assert ask_all(url, requests, sends_keys=False).texts == [None] * 3
     assert all(seen[:3]) and seen[3:] == [None] * 3
 
