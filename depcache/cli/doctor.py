@@ -19,7 +19,7 @@ import httpx
 from depcache.client.address import read_address
 from depcache.client.client import Client
 from depcache.config import load_config
-from depcache.errors import ConfigError, DepCacheError, ServerError, shorten
+from depcache.errors import ConfigError, DepCacheError, PromptError, ServerError, shorten
 from depcache.gpu_checks import why_unchecked
 from depcache.install_hints import install_command, server_command
 from depcache.serving.launch import find_gpu
@@ -170,7 +170,7 @@ def _check_way(url: str, api_key: str | None, http: httpx.Client) -> list[Check]
     try:
         if _reads_context(url, api_key, http):
             return []
-    except DepCacheError as error:  # a model without a chat template, for one
+    except PromptError as error:  # a model without a chat template, for one
         return [Check("proxy", "note", f"{url}: a chat with one fact was not answered: {error}")]
     return [Check("proxy", "problem", f"{url}: {NOT_READ}", PROXY_ADVICE)]
 

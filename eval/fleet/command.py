@@ -105,8 +105,8 @@ def _measure_routing(
     servers: Sequence[Server], args: argparse.Namespace, folder: Path, tell: Any
 ) -> list[dict[str, Any]]:
     urls = [server.url for server in servers]
-    number = args.requests or (150 if args.quick else 800)
-    warm = args.warm or (100 if args.quick else 400)
+    number = (150 if args.quick else 800) if args.requests is None else args.requests
+    warm = (100 if args.quick else 400) if args.warm is None else args.warm
     rows: list[dict[str, Any]] = []
     for per_request in [2] if args.quick else args.entities:
         requests = make_requests(
@@ -130,10 +130,15 @@ def _measure_routing(
                     "lost": len(outcome.errors),
                     "why_lost": sorted(set(outcome.errors))[:3],
                     "hit": None if outcome.hit is None else round(outcome.hit, 4),
-                    "max_mean_load": round(max(load) * len(load) / sum(load), 3),
+                    "max_mean_load": max_mean_load(load),
                 }
             )
     return rows
+
+
+def max_mean_load(load: Sequence[int]) -> float | None:
+    """Requests of the busiest server by the mean of all; None where none answered any."""
+    return round(max(load) * len(load) / sum(load), 3) if sum(load) else None
 
 
 def _compare_and_kill(
@@ -164,6 +169,6 @@ def to_table(routing: Sequence[dict[str, Any]]) -> Table:
     table = Table("entities", "policy", "reused %", "busiest / mean", "lost")
     for row in routing:
         hit = "" if row["hit"] is None else f"{100 * row['hit']:.1f}"
-        load = f"{row['max_mean_load']:.2f}"
+        load = "" if row["max_mean_load"] is None else f"{row['max_mean_load']:.2f}"
         table.add_row(str(row["entities"]), row["policy"], hit, load, str(row["lost"]))
     return table

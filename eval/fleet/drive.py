@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 import depcache
-from depcache.client.reply import ReuseReport
+from depcache.client.reply import Reply, ReuseReport
 from depcache.client.routing import HEADER
 from depcache.errors import DepCacheError
 from depcache.prompt.render import RenderedPrompt
@@ -63,23 +63,25 @@ def ask_all(
         ThreadPoolExecutor(CONCURRENCY) as pool,
     ):
 
-        def ask(prompt: RenderedPrompt) -> tuple[str | None, ReuseReport | None]:
+        def ask(prompt: RenderedPrompt) -> Reply | DepCacheError:
             try:
-                reply = client.chat(prompt.messages, max_tokens=answer_tokens, **prompt.extra_body)
+                return client.chat(prompt.messages, max_tokens=answer_tokens, **prompt.extra_body)
             except DepCacheError as error:
-                outcome.errors.append(str(error))
-                return None, None
+                return error
             finally:
                 with lock:
                     done[0] += 1
                     if on_answer is not None:
                         on_answer(done[0])
-            return reply.text, reply.depcache
 
-        for text, report in pool.map(ask, requests):
-            outcome.texts.append(text)
-            if report is not None:
-                outcome.reports.append(report)
+        for answer in pool.map(ask, requests):
+            if isinstance(answer, DepCacheError):
+                outcome.texts.append(None)
+                outcome.errors.append(str(answer))
+                continue
+            outcome.texts.append(answer.text)
+            if answer.depcache is not None:
+                outcome.reports.append(answer.depcache)
     return outcome
 
 

@@ -12,7 +12,7 @@ import httpx
 from depcache.client.transport import DepCacheTransport
 from depcache.errors import ServerError
 from eval.recognise.frameworks import read_requests
-from eval.servers import serve
+from eval.servers import flush, serve
 
 POOL_TOKENS = 60_000
 TIMEOUT_S = 600.0
@@ -52,7 +52,7 @@ def _ask_all(
         httpx.Client(base_url=url, transport=transport, timeout=TIMEOUT_S) as client,
     ):
         for name, pair in pairs.items():
-            client.post("/flush_cache", params={"timeout": TIMEOUT_S}).raise_for_status()
+            flush(url)
             replies = [_ask(client, messages) for messages in pair]
             reports = [(each.get("metadata") or {}).get("depcache") for each in replies]
             usage = replies[-1]["usage"]

@@ -202,6 +202,12 @@ def test_a_server_that_takes_no_chat_is_well(monkeypatch):
     assert "no chat template" in proxy.detail
 
 
+def test_a_server_whose_chats_fail_is_a_problem(monkeypatch):
+    serving(monkeypatch, {"active": True}, chat=500)
+    (server,) = check_server("http://test")
+    assert server.state == "problem"
+
+
 @pytest.mark.parametrize("code", [404, 405])
 def test_a_router_stands_for_the_servers_behind_it(monkeypatch, code):
     serving(monkeypatch, {"error": "no route"}, code, models=["llama", "other"])

@@ -11,6 +11,7 @@ import pytest
 from depcache.client.reply import ReuseReport
 from depcache.client.routing import roots_of
 from eval.__main__ import main
+from eval.fleet.command import max_mean_load, to_table
 from eval.fleet.drive import Outcome, ask_all
 from eval.fleet.requests import RELATIONS, make_requests
 from tests.helpers.fake_http import start_fake_http
@@ -34,6 +35,13 @@ def test_a_hit_is_what_was_not_computed() -> None:
     reports = [ReuseReport(shared=6, missed=2), ReuseReport(shifted=3, loaded=1, missed=8)]
     assert Outcome(["a", "b"], [], reports).hit == 0.5
     assert Outcome([None], ["busy"]).hit is None
+
+
+def test_a_fleet_that_answers_nothing_has_no_hit_and_no_load() -> None:
+    assert max_mean_load([3, 1]) == 1.5
+    assert max_mean_load([0, 0]) is None
+    row = {"entities": 1, "policy": "keys", "hit": None, "max_mean_load": None, "lost": 3}
+    assert to_table([row]).row_count == 1
 
 
 def test_keys_are_sent_or_left_out_and_what_fails_is_lost() -> None:
