@@ -9,6 +9,7 @@ names what is not there. A port to another release begins here, in `compat` and 
     RadixKey      the tokens that a plain request may match
     Batch         requests that run together                          `ScheduleBatch`
     ForwardBatch  the same, as tensors for the model
+    AdapterManager  the LoRA adapters that are loaded                  `LoRAManager`
     Scheduler     the process's loop, its queue and its cache
     CacheParams   what a cache is made from                           `CacheInitParams`
     RowPool       the row of slots of every running request           `ReqToTokenPool`
@@ -230,6 +231,45 @@ class RunningBatch(Protocol):
     def is_empty(self) -> bool: ...
 
 
+class AdapterLayer(Protocol):
+    """What a LoRA adapter has for one layer of the model: tensors by name."""
+
+    weights: dict[str, torch.Tensor]
+
+
+class AdapterConfig(Protocol):
+    """The adapter's own settings; `r` is its rank."""
+
+    r: int
+
+
+class Adapter(Protocol):
+    """A LoRA adapter in the memory of the host.
+
+    scaling                  what its product is multiplied by
+    layers                   one AdapterLayer for each layer of the model
+    embedding_layers         tensors for the embeddings and the head, by name
+    added_tokens_embeddings  tensors for tokens that the model did not have, by name
+    """
+
+    scaling: float
+    config: AdapterConfig
+    layers: Iterable[AdapterLayer]
+    embedding_layers: dict[str, torch.Tensor]
+    added_tokens_embeddings: dict[str, torch.Tensor]
+
+
+class AdapterManager(Protocol):
+    """All adapters of a server.
+
+    loras           id -> Adapter, of those that are loaded
+    target_modules  which parts of the model an adapter may change
+    """
+
+    loras: dict[str, Adapter]
+    target_modules: set[str]
+
+
 class Scheduler(Protocol):
     """The loop of one rank.
 
@@ -264,6 +304,10 @@ CONTRACTS: dict[str, type] = {
     "sglang.srt.mem_cache.allocator.BaseTokenToKVPoolAllocator": SlotPool,
     "sglang.srt.model_executor.forward_batch_info.ForwardMode": ForwardMode,
     "sglang.srt.model_executor.forward_batch_info.ForwardBatch": ForwardBatch,
+    "sglang.srt.lora.lora_config.LoRAConfig": AdapterConfig,
+    "sglang.srt.lora.lora.LoRALayer": AdapterLayer,
+    "sglang.srt.lora.lora.LoRAAdapter": Adapter,
+    "sglang.srt.lora.lora_manager.LoRAManager": AdapterManager,
     "sglang.srt.managers.scheduler.Scheduler": Scheduler,
 }
 """SGLang's class -> what we use of it, in every release."""

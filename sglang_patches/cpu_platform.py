@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -16,6 +18,11 @@ class TorchCpuPlatform(CpuDeviceMixin, SRTPlatform):
     """Out-of-tree platform: torch attention, the stock KV pool and allocators."""
 
     _enum = PlatformEnum.OOT
+
+    def apply_server_args_defaults(self, server_args: Any) -> None:
+        """Compute LoRA adapters with plain torch, whatever kernels were asked for."""
+        if server_args.enable_lora or server_args.lora_paths:
+            server_args.lora_backend = "torch_native"
 
     def get_default_attention_backend(self) -> str:
         return "torch_native"
@@ -31,6 +38,35 @@ class TorchCpuPlatform(CpuDeviceMixin, SRTPlatform):
         from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator
 
         return PagedTokenToKVPoolAllocator
+
+
+def load_adapters_unpinned() -> None:
+    """Let SGLang's LoRA code ask for pinned memory, and get ordinary memory.
+
+    It pins what goes to a GPU. Without one torch refuses, and there is nothing to win.
+    """
+    from sglang.srt.lora import layers
+    from sglang.srt.lora.backend import torch_backend
+
+    for module in (layers, torch_backend):
+        if not isinstance(module.torch, _Unpinned):
+            module.torch = _Unpinned("torch")  # pyright: ignore[reportAttributeAccessIssue]
+    torch.Tensor.pin_memory = lambda self, device=None: self  # it could only raise
+
+
+class _Unpinned(ModuleType):
+    """torch, whose factories take `pin_memory` and do nothing about it."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(torch, name)
+        return _drop_pinning(found) if name in ("empty", "full", "tensor", "zeros") else found
+
+
+def _drop_pinning(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def made(*args: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
+        return make(*args, **kwargs)
+
+    return made
 
 
 def set_cpu_threads(wanted: int) -> int:

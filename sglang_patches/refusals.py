@@ -159,25 +159,26 @@ def find_refusals(server_args: Any, config: Config) -> list[str]:
 
 
 def _find_untried(server_args: Any, config: Config) -> list[str]:
-    """What nobody has run: never with a disk tier, and without one if the user wants to try."""
-    untried: dict[str, str] = {}  # what -> why not with a disk tier
+    """What nobody has run, unless the user wants to try; and ranks with a disk tier never."""
+    untried: list[str] = []
+    reasons: list[str] = []
     tp_size = getattr(server_args, "tp_size", 1)
-    if tp_size > 1:
-        untried[f"--tp-size {tp_size}"] = "every rank would wait for its own disk"
+    if tp_size > 1 and config.disk_gb:
+        reasons.append(
+            f"disk_gb {config.disk_gb:g} with --tp-size {tp_size} is not supported, because every "
+            "rank would wait for its own disk: leave one of them out"
+        )
+    elif tp_size > 1:
+        untried.append(f"--tp-size {tp_size}")
     enable_lora = getattr(server_args, "enable_lora", None)
     if enable_lora or (enable_lora is None and getattr(server_args, "lora_paths", None)):
-        untried["LoRA (--enable-lora, --lora-paths)"] = (
-            "an adapter is known by its name and path only, and KV on disk outlives its weights"
-        )
-    if not config.disk_gb:
-        return [] if config.experimental else [_never_run(what) for what in untried]
-    reasons = [
-        f"disk_gb {config.disk_gb:g} with {what} is not supported, because {why}: "
-        "leave one of them out"
-        for what, why in untried.items()
-    ]
-    if config.disk_backend in POINTER_BACKENDS and not config.experimental:
-        reasons.append(_never_run(f"disk_backend {config.disk_backend!r}"))
+        device = getattr(server_args, "device", None)
+        if device != "cpu":
+            untried.append(f"LoRA (--enable-lora, --lora-paths) on {device or 'an accelerator'}")
+    if config.disk_gb and config.disk_backend in POINTER_BACKENDS:
+        untried.append(f"disk_backend {config.disk_backend!r}")
+    if not config.experimental:
+        reasons += [_never_run(what) for what in untried]
     return reasons
 
 

@@ -15,6 +15,7 @@ import sys
 ENGINE_HOOKS = (
     "server_args",
     "forward_batch",
+    "lora_manager",
     "schedule_policy",
     "scheduler_abort",
     "scheduler_disk",

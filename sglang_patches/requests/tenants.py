@@ -22,6 +22,7 @@ from depcache.prompt.layout_names import Layout
 from depcache.prompt.wire_forms import WireIds
 from sglang_patches.compat import salt_of, take_salt
 from sglang_patches.contract import Request
+from sglang_patches.requests.adapters import ADAPTERS
 
 MARK = "\x1f"
 
@@ -32,7 +33,7 @@ class Namespace:
 
     tenant   whose it is; None is everyone's
     layout   of the positions: with another, a token has other distances to what it sees
-    adapter  the LoRA adapter's id, None without one
+    adapter  a digest of the LoRA adapter's weights, None without one
     source   behind what the KV was computed: `alone` is its ancestors and nothing else
     """
 
@@ -113,4 +114,4 @@ def namespace_of(req: Request, layout: str = "tree") -> Namespace:
     if req.lora_id is None:
         return Namespace(tenant, layout)
     tenant = (tenant or "").removesuffix(req.lora_id)
-    return Namespace(tenant or None, layout, req.lora_id)
+    return Namespace(tenant or None, layout, ADAPTERS.digest_of(req.lora_id))

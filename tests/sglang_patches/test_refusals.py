@@ -71,8 +71,8 @@ def test_a_disk_tier_needs_a_host_tier_and_one_rank(monkeypatch: pytest.MonkeyPa
 
 UNTRIED = {
     "ranks": ({"tp_size": 2}, {}, "--tp-size 2"),
-    "adapters": ({"enable_lora": True}, {}, "LoRA"),
-    "adapters by path": ({"enable_lora": None, "lora_paths": ["a=b"]}, {}, "LoRA"),
+    "adapters": ({"enable_lora": True, "device": "cuda"}, {}, "LoRA"),
+    "adapters by path": ({"lora_paths": ["a=b"], "device": "cuda"}, {}, "LoRA"),
     "mooncake": ({}, {"DISK_BACKEND": "mooncake"}, "disk_backend 'mooncake'"),
     "simm": ({}, {"DISK_BACKEND": "simm"}, "disk_backend 'simm'"),
     "mori": ({}, {"DISK_BACKEND": "mori"}, "disk_backend 'mori'"),
@@ -109,22 +109,27 @@ def test_a_storage_that_nothing_is_kept_in_needs_no_word(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("experimental", ["0", "1"])
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [({"tp_size": 2}, "--tp-size 2"), ({"enable_lora": True}, "LoRA")],
-)
-def test_some_things_never_go_with_a_disk_tier(
-    arguments: dict[str, object], named: str, experimental: str, monkeypatch: pytest.MonkeyPatch
+def test_several_ranks_never_go_with_a_disk_tier(
+    experimental: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """New adapter weights at an old path have the name of the old ones, and would get their KV."""
     from sglang_patches.refusals import find_refusals
 
     monkeypatch.setenv("DEPCACHE_HOST_GB", "1")
     monkeypatch.setenv("DEPCACHE_DISK_GB", "1")
     monkeypatch.setenv("DEPCACHE_EXPERIMENTAL", experimental)
-    (reason,) = find_refusals(SimpleNamespace(**BASE, **arguments), load_config())
-    assert reason.startswith(f"disk_gb 1 with {named}")
+    (reason,) = find_refusals(SimpleNamespace(**BASE, tp_size=2), load_config())
+    assert reason.startswith("disk_gb 1 with --tp-size 2")
     assert "leave one of them out" in reason
+
+
+@pytest.mark.parametrize("disk_gb", ["0", "1"])
+def test_adapters_on_a_cpu_need_no_word(disk_gb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang_patches.refusals import find_refusals
+
+    monkeypatch.setenv("DEPCACHE_HOST_GB", "1")
+    monkeypatch.setenv("DEPCACHE_DISK_GB", disk_gb)
+    arguments = SimpleNamespace(**BASE, enable_lora=True, device="cpu")
+    assert find_refusals(arguments, load_config()) == []
 
 
 def test_supported_arguments_are_not_refused() -> None:

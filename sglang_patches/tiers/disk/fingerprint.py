@@ -22,8 +22,7 @@ What goes in, by name, so that a difference can be shown:
     rank          tensor and pipeline rank and size
     format        the version of the value format
 
-LoRA adapters are not in it, and `lora_id` is made of a name and a path: adapters and a disk tier
-are refused together (`refusals`).
+LoRA adapters are not in it: the namespace names each by a digest of its weights.
 """
 
 from __future__ import annotations

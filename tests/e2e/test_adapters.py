@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LoRA adapters (P4): what one has cached is used with the same weights, and with no others."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.adapted import LAYOUTS, MODEL, Adapted, Adapters, prompts_of, start_adapted
+from tests.helpers.engine import reuse_of
+from tests.helpers.judge import OracleReport
+from tests.helpers.prompts import TreePrompt, random_forest, random_tokens
+
+pytestmark = pytest.mark.sglang
+pytest.importorskip("peft", reason="needs the extra `finetune`")
+
+
+@pytest.fixture(scope="module")
+def adapters(
+    model_path: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Adapters:
+    return Adapters(model_path(MODEL), tmp_path_factory.mktemp("adapters"))
+
+
+@pytest.fixture(scope="module")
+def running(adapters: Adapters, oracle_report: OracleReport) -> Iterator[Adapted]:
+    with start_adapted(adapters, adapters.folders, oracle_report) as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: Adapted) -> Adapted:
+    running.engine.flush()
+    return running
+
+
+@pytest.mark.parametrize("kind", ["plain", *LAYOUTS])
+def test_each_adapter_answers_from_a_cache_of_its_own(server: Adapted, kind: str) -> None:
+    prompt = prompts_of(random.Random(3))[kind]
+    cold = {}
+    for name in (None, "A", "B"):
+        server.engine.flush()
+        cold[name] = server.ask(prompt, name)
+    assert len({tuple(result["output_ids"]) for result in cold.values()}) == 3
+
+    server.engine.flush()
+    for name in (None, "A", "B"):
+        first = server.ask(prompt, name)
+        assert first["meta_info"]["cached_tokens"] == 0
+        assert first["output_ids"] == cold[name]["output_ids"]
+    for name in ("A", None, "B", "A"):
+        again = server.ask(prompt, name)
+        assert again["output_ids"] == cold[name]["output_ids"]
+        if prompt.is_plain:
+            assert again["meta_info"]["cached_tokens"] == prompt.num_tokens - 1
+        else:
+            assert reuse_of(again) == (prompt.num_context, 0, 0)
+
+
+def test_adapters_and_the_model_alone_run_in_one_batch(server: Adapted) -> None:
+    rng = random.Random(4)
+    names: list[str | None] = [None, "A", "B", "A", "B", None]
+    trees = random_forest(rng, 6)
+    prompts = [
+        TreePrompt(random_tokens(rng, 5), rng.sample(trees, 4), random_tokens(rng, 5))
+        for _ in names
+    ]
+    server.ask_together(prompts, names)
+    for result in server.ask_together(prompts, names):
+        assert reuse_of(result)[2] == 0
+
+
+def test_an_adapter_is_its_weights_and_not_its_name(server: Adapted, adapters: Adapters) -> None:
+    prompt = prompts_of(random.Random(5))["tree"]
+    server.ask(prompt, "A")
+    server.load("C", adapters.folders["A"])  # A again: what A computed serves it
+    try:
+        assert reuse_of(server.ask(prompt, "C", like="A")) == (prompt.num_context, 0, 0)
+    finally:
+        server.unload("C")
+    server.load("C", adapters.folders["B"])  # the same name with other weights
+    try:
+        assert reuse_of(server.ask(prompt, "C", like="B")) == (0, 0, prompt.num_context)
+    finally:
+        server.unload("C")
