@@ -27,11 +27,12 @@ class StorageCalls:
     disk: DiskResidency | None
 
     def poll(self) -> None:
-        """Conclude transfers of the disk tier that have ended. Does not block."""
+        """Conclude transfers of the disk tier, and hear its neighbours. Does not block."""
         if self.disk is None:
             return
         try:
             self.disk.poll()
+            self.disk.hear()
         except Exception as error:
             note_fault("conclude transfers of the disk tier", error)
             self.disk.turn_off(f"a fault of DepCache ({type(error).__name__}: {error})")

@@ -108,6 +108,11 @@ class CheckedStorage:
             return cls(fingerprint, BrokenStorage(error)), []
 
     @property
+    def manifest(self) -> Manifest | None:
+        """The list of this process; None where the folder could not be opened."""
+        return self._manifest
+
+    @property
     def dead_bytes(self) -> int:
         """Bytes of our manifest that say nothing any more."""
         return 0 if self._manifest is None else self._manifest.dead_bytes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an earlier process left on disk, and how it gets back into the tree.
+"""What other processes have on disk, earlier ones and neighbours, and how it gets into the tree.
 
 A value names its namespace by a digest. Those of everyone are known and are hung into the tree
 at once; that of a tenant's salt is known only when the tenant comes, so such values wait.
@@ -18,6 +18,10 @@ from sglang_patches.requests.tenants import Namespace
 from sglang_patches.tiers.disk.tier import DiskTier
 from sglang_patches.tiers.disk.value import DiskRef, Entry
 from sglang_patches.tiers.disk.worth import is_for_disk
+from sglang_patches.tiers.names import DISK
+
+# Values in one pass of the scheduler: each takes some tens of microseconds.
+AT_ONCE = 200
 
 
 class FoundValues:
@@ -35,23 +39,44 @@ class FoundValues:
         self._tier = tier
         self._digest = digest
         self._unclaimed: dict[bytes, deque[tuple[Entry, DiskRef]]] = {}
+        self._heard: deque[tuple[Entry, DiskRef]] = deque()
 
     @property
     def num_values(self) -> int:
         """Those that are not in the tree. O(namespaces)."""
-        return sum(map(len, self._unclaimed.values()))
+        return len(self._heard) + sum(map(len, self._unclaimed.values()))
 
     def read(self) -> None:
         """Find all values that are there; for a tree that has the tier, but no copies in it yet."""
-        for entry, ref in self._tier.entries():
+        self._add(self._tier.entries())
+
+    def hear(self) -> None:
+        """Find what neighbours have stored since the last call, and give up what they are to have.
+
+        No more than AT_ONCE values of each: the rest comes with the next calls.
+        """
+        self._heard.extend(self._tier.hear())
+        if self._heard:
+            self._add([self._heard.popleft() for _ in range(min(AT_ONCE, len(self._heard)))])
+        for _ in range(AT_ONCE):
+            if self._tier.free_bytes >= 0 or not self.give_up_one():
+                break
+
+    def _add(self, values: Iterable[tuple[Entry, DiskRef]]) -> None:
+        new: set[bytes] = set()
+        for entry, ref in values:
             self._unclaimed.setdefault(entry.namespace, deque()).append((entry, ref))
+            new.add(entry.namespace)
+        for root in self._tree.roots():
+            if is_for_disk(root) and self._digest(*root.identity) in new:
+                self.attach(root)
         for layout in LAYOUTS:
             namespace = Namespace(None, layout)
             if self._digest(namespace) in self._unclaimed:
                 self._tree.root(namespace)  # a new root asks for what is there
 
     def attach(self, root: Root) -> None:
-        """Hang what is there for the new root below it."""
+        """Hang what is there for the root below it."""
         if not is_for_disk(root):  # a digest of its context would be made, and kept, for nothing
             return
         entries = self._unclaimed.pop(self._digest(*root.identity), None)
@@ -62,17 +87,29 @@ class FoundValues:
                 self._tier.delete(ref)
 
     def _attach_one(self, root: Node, entry: Entry, ref: DiskRef) -> bool:
-        """False when the value is of no use: nothing leads to it, or others have all of it."""
+        """False when the value is of no use, because nothing leads to it."""
         path, num_known = self._tree.walk(root, entry.path, only_resident=False)
-        num_above = entry.num_above
-        if num_known < num_above or num_known == entry.num_path:
+        at = entry.num_above
+        if num_known < at:
             return False
-        if num_known > num_above:
-            known, ref = ref.split(num_known - num_above)
-            self._tier.delete(known)
-        above = path[-1] if path else root
-        rest, home = entry.path[num_known * TOKEN_BYTES :], entry.home + num_known - num_above
-        self._copies.add(self._tree.grow(above, rest, home)[-1], ref)
+        rest: DiskRef | None = ref
+        start = 0
+        for node in path:
+            end = start + node.num_tokens
+            if end > at and rest is not None:
+                part, rest = _cut(rest, end - at)
+                # The rows are rotated for the value's home, and the node may have another.
+                is_its = start == at and node.home == part.home + part.start
+                if is_its and DISK not in node.copies:
+                    self._copies.add(node, part)
+                else:
+                    self._tier.delete(part)
+                at = end
+            start = end
+        if rest is not None:
+            above = path[-1] if path else root
+            nodes = self._tree.grow(above, entry.path[at * TOKEN_BYTES :], rest.home + rest.start)
+            self._copies.add(nodes[-1], rest)
         return True
 
     def delete_one(self) -> bool:
@@ -84,6 +121,16 @@ class FoundValues:
             return True
         return False
 
+    def give_up_one(self) -> bool:
+        """Give up the value that is worth least; False when there is none."""
+        if self.delete_one():  # of tenants that have not come back
+            return True
+        found = self._copies.evict_one()
+        if found is not None:
+            self._tier.delete(found[1])
+            self._tree.prune(found[0])
+        return found is not None
+
     def forget(
         self, starts: Iterable[bytes], tenant: str | None = None, behind: Iterable[bytes] = ()
     ) -> int:
@@ -93,6 +140,7 @@ class FoundValues:
         tenant  whose values; None for everyone's
         behind  what joined trees of these paths are computed behind, see `Root.behind`
         """
+        self._add([self._heard.popleft() for _ in range(len(self._heard))])
         wanted = set(starts)
         sizes = sorted({len(start) for start in wanted})
         roots = [(), *((each,) for each in behind)]
@@ -118,3 +166,9 @@ class FoundValues:
     def clear(self) -> None:
         """Forget them; they stay on disk."""
         self._unclaimed.clear()
+        self._heard.clear()
+
+
+def _cut(ref: DiskRef, num_tokens: int) -> tuple[DiskRef, DiskRef | None]:
+    """The first tokens of a value, and the others if there are any."""
+    return ref.split(num_tokens) if num_tokens < ref.num_tokens else (ref, None)

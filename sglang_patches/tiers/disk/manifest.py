@@ -28,7 +28,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from sglang_patches.tiers.disk.folder import NotAFileError, Skipped, open_plain, try_lock
+from sglang_patches.tiers.disk.folder import (
+    NotAFileError,
+    Skipped,
+    open_plain,
+    opened_alone,
+    try_lock,
+)
 from sglang_patches.tiers.disk.value import DIGEST_BYTES, KEY_BYTES, TOKEN_BYTES, Entry
 
 logger = logging.getLogger("depcache")
@@ -84,7 +90,7 @@ class Manifest:
         self._retry_bytes = 0  # rewriting failed: not again before the file has this length
         self._sweep()
         with contextlib.ExitStack() as taken:
-            dead = {path: file for path in self._others() if (file := self._take(path, taken))}
+            dead = {path: file for path in self.others() if (file := self._take(path, taken))}
             inherited: dict[bytes, Known] = {}
             for file in dead.values():
                 inherited |= {known.key: known for known in _read(file, is_ours=True)}
@@ -122,11 +128,26 @@ class Manifest:
 
     def read_all(self) -> Iterator[Known]:
         """Everything on record now, of living neighbours too; oldest first, ours last."""
-        for path in (*self._others(), self._path):
-            file = self._open(path)
+        for path in (*self.others(), self._path):
+            file = self.open_list(path)
             if file is not None:
                 with file:
                     yield from _read(file, is_ours=path == self._path)
+
+    def inherit(self, path: Path) -> list[Known] | None:
+        """Take over the list of a process that has died; None while it lives. Raises OSError.
+
+        Its values are ours from now on.
+        """
+        with opened_alone(self._folder, wait_s=0.0), contextlib.ExitStack() as taken:
+            file = self._take(path, taken)
+            if file is None:
+                return None
+            inherited = list(_read(file, is_ours=True))
+            for known in inherited:
+                self.add(known)
+            path.unlink(missing_ok=True)
+            return inherited
 
     def close(self) -> None:
         """Let the next process take over."""
@@ -196,13 +217,13 @@ class Manifest:
 
     # -- the files of others ---------------------------------------------------------------------
 
-    def _others(self) -> list[Path]:
-        """Oldest first."""
+    def others(self) -> list[Path]:
+        """The files of other processes, oldest first."""
         found = [path for path in self._folder.glob(_PATTERN) if path != self._path]
         return sorted(found, key=_modified)
 
-    def _open(self, path: Path, flags: int = os.O_RDONLY) -> BinaryIO | None:
-        """None for what is gone meanwhile, or cannot be read."""
+    def open_list(self, path: Path, flags: int = os.O_RDONLY) -> BinaryIO | None:
+        """A list to read; None for what is gone meanwhile, or cannot be read."""
         try:
             return open(open_plain(path, flags), "rb")
         except FileNotFoundError:
@@ -214,7 +235,7 @@ class Manifest:
 
     def _take(self, path: Path, taken: contextlib.ExitStack) -> BinaryIO | None:
         """The file of a process that is dead, locked until `taken` is closed."""
-        file = self._open(path, os.O_RDWR)  # some file systems lock only what may be written
+        file = self.open_list(path, os.O_RDWR)  # some file systems lock only what may be written
         if file is None:
             return None
         taken.enter_context(file)
@@ -227,7 +248,7 @@ class Manifest:
     def _sweep(self) -> None:
         for path in self._folder.glob(_UNFINISHED):
             if time.time() - _modified(path) > _STALE_S:
-                with self._open(path, os.O_RDWR) or contextlib.nullcontext() as file:
+                with self.open_list(path, os.O_RDWR) or contextlib.nullcontext() as file:
                     if file is not None and try_lock(file.fileno()) and _is_at(path, file):
                         path.unlink(missing_ok=True)
 
@@ -258,22 +279,31 @@ def _addition(known: Known) -> bytes:
     return _frame(head + entry.path)
 
 
-def _read(file: BinaryIO, *, is_ours: bool) -> Iterator[Known]:
-    """The values that were added and not removed, oldest first."""
-    file.seek(0)
-    left = os.fstat(file.fileno()).st_size
-    alive: dict[bytes, Known] = {}
+def read_records(
+    file: BinaryIO, start: int = 0, *, is_ours: bool = False
+) -> Iterator[tuple[int, bytes, Known | None]]:
+    """(where the next record begins, key, the value or None where it was removed), in order."""
+    file.seek(start)
+    end, size = start, os.fstat(file.fileno()).st_size
     while len(head := file.read(_FRAME.size)) == _FRAME.size:
         length, checksum = _FRAME.unpack(head)
-        left -= _FRAME.size + length
-        if left < 0 or zlib.crc32(body := file.read(length)) != checksum:
+        end += _FRAME.size + length
+        if end > size or zlib.crc32(body := file.read(length)) != checksum:
             break  # torn by a crash, or damaged: nothing behind it can be trusted
         known = _parse(body, is_ours)
         if known is not None:
-            alive.pop(known.key, None)
-            alive[known.key] = known
+            yield end, known.key, known
         elif len(body) == _REMOVAL.size and body[0] == _REMOVED:
-            alive.pop(_REMOVAL.unpack(body)[1], None)
+            yield end, _REMOVAL.unpack(body)[1], None
+
+
+def _read(file: BinaryIO, *, is_ours: bool) -> Iterator[Known]:
+    """The values that were added and not removed, oldest first."""
+    alive: dict[bytes, Known] = {}
+    for _, key, known in read_records(file, is_ours=is_ours):
+        alive.pop(key, None)
+        if known is not None:
+            alive[key] = known
     yield from alive.values()
 
 

@@ -191,13 +191,8 @@ class DiskResidency(Tier):
 
     def _make_room(self, num_bytes: int) -> bool:
         while self.tier.free_bytes < num_bytes:
-            if self.found.delete_one():  # of tenants that have not come back
-                continue
-            found = self.copies.evict_one()
-            if found is None:
+            if not self.found.give_up_one():
                 return False
-            self.tier.delete(found[1])
-            self._tree.prune(found[0])
         return True
 
     def _write_some(self) -> None:
@@ -395,6 +390,11 @@ class DiskResidency(Tier):
             **self.tier.describe(),
             "is_off": self.is_off,
         }
+
+    def hear(self) -> None:
+        """Find what neighbours on the same folder have stored, and leave them their room."""
+        if not self._is_shut:
+            self.found.hear()
 
     def _digest_of(self, node: Node) -> bytes:
         return self._digest(*node.root.identity)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from sglang_patches.tiers.disk.breaker import Breaker
 from sglang_patches.tiers.disk.checked import CheckedStorage, Outcome, Payload, Sink, room_bytes
 from sglang_patches.tiers.disk.fingerprint import Fingerprint
 from sglang_patches.tiers.disk.lane import Job, Lane
+from sglang_patches.tiers.disk.neighbours import Neighbours
 from sglang_patches.tiers.disk.operation import Finished, Operation
 from sglang_patches.tiers.disk.storage import check_backend
 from sglang_patches.tiers.disk.value import (
@@ -33,26 +33,17 @@ from sglang_patches.tiers.disk.value import (
     make_ref,
     value_bytes,
 )
+from sglang_patches.tiers.disk.values import Value, Values
 
 # The storage did not work. Other reasons speak of one value, and say nothing about the rest.
 _FAILURES = ("error", "timeout", "refused")
 
 
-@dataclass(slots=True)
-class _Value:
-    """A value in the storage. `live` counts own tokens that refs still mean."""
-
-    num_bytes: int
-    room: int
-    live: int
-    is_ours: bool
-
-
 class DiskTier:
     """Values of one fingerprint and the list of them, at most `capacity_bytes` in all.
 
-    Of this process: another one on the same folder has a limit, a list and values of its own,
-    reads what is here, and deletes only its own.
+    Other processes on the same folder have lists and values of their own, in the same limit. Each
+    hears what the others store, may load it, and deletes only its own.
     """
 
     def __init__(
@@ -96,10 +87,8 @@ class DiskTier:
         # One thread writes and deletes, so that both happen in the order they were asked for.
         self._writes = Lane("depcache-disk-write", 1, max_waiting_stores, clock)
         self._reads = Lane("depcache-disk-read", num_load_threads, max_waiting_loads, clock)
-        self._values: dict[bytes, _Value] = {}
         self._storing: set[bytes] = set()
         self._done: list[Finished] = []
-        self._used_bytes = 0
         self._tickets = count(1)
         self._cleared: set[bytes] = set()
         self._checked, known = CheckedStorage.open(
@@ -112,10 +101,8 @@ class DiskTier:
             tp_rank=tp_rank,
             tp_size=tp_size,
         )
-        for one in known:
-            room = room_bytes(one.num_bytes, one.entry.num_path) if one.is_ours else 0
-            self._values[one.key] = _Value(one.num_bytes, room, one.entry.num_own, one.is_ours)
-            self._used_bytes += room
+        self._neighbours = Neighbours(self._checked.manifest, self.capacity_bytes, clock)
+        self._values = Values(known)
         if self._checked.undeleted_bytes:
             self._note_undeleted(self._checked.undeleted_bytes)
 
@@ -130,17 +117,25 @@ class DiskTier:
                 seen.add(known.key)
                 yield known.entry, make_ref(known.key, known.entry)
 
+    def hear(self) -> list[tuple[Entry, DiskRef]]:
+        """Values that neighbours have stored since the last call, or left behind when they died.
+
+        Only those that were not known here. Does not block.
+        """
+        fresh = self._values.hear(self._neighbours.poll(), self._storing)
+        return [(known.entry, make_ref(known.key, known.entry)) for known in fresh]
+
     # -- sizes -----------------------------------------------------------------------------------
 
     @property
     def used_bytes(self) -> int:
         """Bytes of values, and of their list; above the capacity by what could not be deleted."""
-        return self._used_bytes
+        return self._values.used_bytes
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that can still be stored."""
-        return self.capacity_bytes - self._used_bytes - self._checked.dead_bytes
+        """Bytes that can still be stored; less than none where neighbours want their share."""
+        return self._neighbours.limit_bytes - self._values.used_bytes - self._checked.dead_bytes
 
     @property
     def num_values(self) -> int:
@@ -194,7 +189,7 @@ class DiskTier:
             )
             if self._writes.submit(job):
                 self._storing.add(key)
-                self._used_bytes += room
+                self._values.used_bytes += room
                 return tag.ticket
             reason = "queue_full"
         self.dropped[reason] += 1
@@ -284,6 +279,7 @@ class DiskTier:
         """Finish what is under way, at most so long, and let go of the folder."""
         self._writes.close()
         self._reads.close()
+        self._neighbours.close()
         self.drain(seconds)
         self._checked.close()
 
@@ -293,7 +289,10 @@ class DiskTier:
             "fingerprint": self.fingerprint.name,
             "values": self.num_values,
             "capacity_bytes": self.capacity_bytes,
-            "used_bytes": self._used_bytes,
+            "limit_bytes": self._neighbours.limit_bytes,
+            "used_bytes": self._values.used_bytes,
+            "neighbours": self._neighbours.num_living,
+            "neighbour_bytes": self._neighbours.num_bytes,
             "open_operations": self.num_open,
             "stuck_threads": self._num_stuck,
             "is_off": self.is_off,
@@ -315,11 +314,11 @@ class DiskTier:
         self._done.append(Finished(ticket, "store", True, "", ref))
         return ticket
 
-    def _remove(self, key: bytes, value: _Value) -> None:
+    def _remove(self, key: bytes, value: Value) -> None:
         del self._values[key]
         if not value.is_ours:
             return
-        self._used_bytes -= value.room
+        self._values.used_bytes -= value.room
         self.counters["deleted"] += 1
         job = Job(
             lambda job: self._checked.delete(key),
@@ -352,19 +351,19 @@ class DiskTier:
 
     def _note_undeleted(self, num_bytes: int) -> None:
         """Still on the disk, and nobody will delete it before the next start."""
-        self._used_bytes += num_bytes
+        self._values.used_bytes += num_bytes
         self.counters["undeleted_bytes"] += num_bytes
 
     def _conclude_store(self, tag: Operation, outcome: Outcome, seconds: float) -> Finished:
         self._storing.discard(tag.key)
         reason = outcome.reason
         if reason:
-            self._used_bytes -= tag.room
+            self._values.used_bytes -= tag.room
             self._cleared.discard(tag.key)
         else:
             assert tag.ref is not None
             own = tag.ref.num_own
-            value = self._values[tag.key] = _Value(tag.num_bytes, tag.room, own, True)
+            value = self._values[tag.key] = Value(tag.num_bytes, tag.room, own, True)
             if tag.key in self._cleared:
                 self._cleared.discard(tag.key)
                 self._remove(tag.key, value)
@@ -386,7 +385,7 @@ class DiskTier:
             if outcome.is_gone:
                 value = self._values.pop(tag.key, None)
                 if value is not None:
-                    self._used_bytes -= value.room
+                    self._values.used_bytes -= value.room
             return Finished(
                 tag.ticket, "load", False, outcome.reason, ref, outcome.is_gone, seconds=seconds
             )

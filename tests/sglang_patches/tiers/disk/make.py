@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import torch
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
@@ -108,6 +112,16 @@ def load_one(tier: DiskTier, ref: DiskRef, entry: Entry) -> Finished:
     (finished,) = tier.drain(SLOWEST_S)
     assert finished.ticket == ticket
     return finished
+
+
+def look(tier: DiskTier, hear: Callable[[], Any]) -> list[Any]:
+    """What `hear` gives before and after a look at the neighbours, which must be due."""
+    before = hear()
+    deadline = time.monotonic() + SLOWEST_S
+    while tier._neighbours._lane.num_open:  # pyright: ignore[reportPrivateUsage]
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    return [before, hear()]
 
 
 class Clock:

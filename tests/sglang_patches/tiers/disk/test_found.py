@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,13 @@ from depcache.cache import KVTree, Tier, TierCopies
 from depcache.cache.invariants import check_tree
 from depcache.cache.radix import to_key
 from sglang_patches.requests.tenants import Namespace
+from sglang_patches.tiers.disk import found as found_module
 from sglang_patches.tiers.disk.found import FoundValues
+from sglang_patches.tiers.disk.neighbours import LOOK_EVERY_S
 from sglang_patches.tiers.disk.tier import DiskTier
 from sglang_patches.tiers.disk.value import DiskRef, Entry
 from tests.helpers.ends import SLOWEST_S
-from tests.sglang_patches.tiers.disk.make import MANY, MARK, ROWS, store_all
+from tests.sglang_patches.tiers.disk.make import MANY, MARK, ROWS, Clock, look, store_all
 
 pytestmark = pytest.mark.sglang
 
@@ -40,19 +43,21 @@ def digest_of(namespace: Namespace, behind: bytes = b"") -> bytes:
     return MARK.namespace_digest(namespace.parts, behind)
 
 
+def nodes_of(values: Iterable[Value]) -> list[tuple[Entry, np.ndarray]]:
+    """Entries and rows to store; positions as in layout `tree`."""
+    nodes = []
+    for namespace, path, num_own, *behind in values:
+        digest = digest_of(namespace, *behind)
+        raw = np.array(path, "<i4").tobytes()
+        entry = Entry(digest, raw, num_own, len(path) - num_own)
+        nodes.append((entry, np.zeros((num_own, ROWS.num_bytes), np.uint8)))
+    return nodes
+
+
 def restart(folder: Path, values: list[Value]) -> tuple[KVTree, FoundValues, DiskTier]:
     """A tree on a folder in which another process has left `values`."""
     tier = DiskTier(MARK, folder, MANY)
-    nodes = []
-    for namespace, path, num_own, *behind in values:
-        entry = Entry(
-            digest_of(namespace, *behind),
-            np.array(path, "<i4").tobytes(),
-            num_own,
-            len(path) - num_own,
-        )
-        nodes.append((entry, np.zeros((num_own, ROWS.num_bytes), np.uint8)))
-    store_all(tier, nodes)
+    store_all(tier, nodes_of(values))
     tier.close()
     tier = DiskTier(MARK, folder, MANY)
     tree = KVTree()
@@ -60,6 +65,42 @@ def restart(folder: Path, values: list[Value]) -> tuple[KVTree, FoundValues, Dis
     tree.tiers.append(side)
     side.found.read()
     return tree, side.found, tier
+
+
+class Beside:
+    """A tree whose disk tier has a living neighbour, which stores what a test says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = Clock()
+        self.neighbour = DiskTier(MARK, folder, MANY)
+        self.tier = DiskTier(MARK, folder, MANY, clock=self.clock)
+        self.tree = KVTree()
+        side = DiskSide(self.tree, self.tier)
+        self.tree.tiers.append(side)
+        self.found = side.found
+
+    def hear(self, *values: Value) -> None:
+        """The neighbour stores `values`, and they are heard."""
+        store_all(self.neighbour, nodes_of(values))
+        self.clock.now += LOOK_EVERY_S
+        look(self.tier, self.found.hear)
+        check_tree(self.tree)
+
+    def compute(self, path: list[int], home: int = 0) -> None:
+        """Everyone's `path` is on the device here."""
+        root = self.tree.root(EVERYONE)
+        self.tree.insert(root, to_key(np.array(path)), np.arange(len(path)), home)
+
+    def close(self) -> None:
+        self.neighbour.close()
+        self.tier.close()
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Iterator[Beside]:
+    beside = Beside(tmp_path)
+    yield beside
+    beside.close()
 
 
 def tokens_found(tree: KVTree, namespace: Namespace, path: list[int]) -> int:
@@ -137,3 +178,56 @@ def test_a_joined_tree_of_a_tenant_is_forgotten_by_what_it_is_behind(tmp_path: P
     assert found.forget(starts, "salt", [b"seen"]) == 2
     assert found.num_values == 2
     tier.close()
+
+
+def test_what_a_neighbour_stores_hangs_below_roots_that_are_there(beside: Beside) -> None:
+    beside.hear((EVERYONE, [1, 2, 3], 3))
+    assert tokens_found(beside.tree, EVERYONE, [1, 2, 3]) == 3
+    beside.hear((EVERYONE, [1, 2, 3, 4, 5], 2), (EVERYONE, [1, 2, 6], 1))
+    assert tokens_found(beside.tree, EVERYONE, [1, 2, 3, 4, 5]) == 5
+    assert tokens_found(beside.tree, EVERYONE, [1, 2, 6]) == 3
+    beside.hear((TENANT, [1, 2], 2))
+    assert beside.found.num_values == 1
+    assert tokens_found(beside.tree, TENANT, [1, 2]) == 2
+    beside.hear((TENANT, [1, 2, 7], 1))
+    assert tokens_found(beside.tree, TENANT, [1, 2, 7]) == 3
+    assert beside.found.num_values == 0
+
+
+def test_what_is_on_the_device_here_needs_not_be_written_a_second_time(beside: Beside) -> None:
+    beside.compute([1, 2, 3, 4])
+    beside.hear((EVERYONE, [1, 2], 2))
+    assert tokens_found(beside.tree, EVERYONE, [1, 2, 3, 4]) == 2
+    beside.hear((EVERYONE, [1, 2, 3, 4, 5, 6], 4))  # two tokens that are here, and two more
+    assert tokens_found(beside.tree, EVERYONE, [1, 2, 3, 4, 5, 6]) == 6
+    assert beside.tier.num_values == 2
+
+
+def test_rows_that_are_rotated_for_another_place_are_not_taken_for_a_nodes_own(
+    beside: Beside,
+) -> None:
+    beside.compute([1, 2, 3], home=40)
+    beside.hear((EVERYONE, [1, 2, 3], 3))
+    assert tokens_found(beside.tree, EVERYONE, [1, 2, 3]) == 0
+    assert beside.tier.num_values == 0 and beside.neighbour.num_values == 1
+
+
+def test_what_leads_nowhere_here_is_left_to_the_neighbour(beside: Beside) -> None:
+    store_all(beside.neighbour, nodes_of([(EVERYONE, [8, 9, 9], 1)]))
+    beside.hear((EVERYONE, [1], 1))
+    assert tokens_found(beside.tree, EVERYONE, [1]) == 1
+    assert beside.tier.num_values == 1
+    beside.tier.drain(SLOWEST_S)
+    assert beside.neighbour.num_values == 2
+
+
+def test_much_that_is_heard_at_once_is_taken_in_several_passes(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(found_module, "AT_ONCE", 3)
+    beside.hear(*((EVERYONE, [number], 1) for number in range(1, 9)))
+    assert beside.found.num_values == 8 - 3
+    beside.found.hear()
+    assert beside.found.num_values == 8 - 2 * 3
+    beside.found.hear()
+    assert sum(tokens_found(beside.tree, EVERYONE, [number]) for number in range(1, 9)) == 8

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two servers on one disk folder: each finds what the other wrote, and one may die suddenly."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.helpers.ends import SLOWEST_S
+from tests.helpers.prompts import TreePrompt, random_forest, random_tokens
+from tests.helpers.server import start_server
+
+pytestmark = pytest.mark.sglang
+
+DISK_BYTES = 4_000_000
+"""Some 4,000 tokens of this model with their lists: less than one server's prompts below need."""
+
+
+class Fleet:
+    """Servers on one folder; leaving a server's stack kills all its processes."""
+
+    def __init__(self, model: Path, folder: Path) -> None:
+        self._model, self._folder = model, folder
+        self._number = 0
+
+    def start(self, stack: ExitStack) -> httpx.Client:
+        self._number += 1
+        environment = {
+            "DEPCACHE_HOST_GB": "0.004",
+            "DEPCACHE_DISK_GB": str(DISK_BYTES / 1e9),
+            "DEPCACHE_DISK_FOLDER": str(self._folder / "disk"),
+            "DEPCACHE_WRITE_POLICY": "write_through",
+            "DEPCACHE_LOAD_POLICY": "always",  # computing a tiny model is faster
+        }
+        log = self._folder / f"server-{self._number}.txt"
+        flags = ("--max-total-tokens", "4096")
+        return stack.enter_context(
+            start_server(self._model, *flags, log=log, environment=environment)
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """What all files in the disk folder take."""
+        total = 0
+        for path in (self._folder / "disk").rglob("*"):
+            try:
+                total += path.stat().st_size if path.is_file() else 0
+            except FileNotFoundError:
+                continue
+        return total
+
+
+@pytest.fixture
+def fleet(model_path: Callable[[str], Path], tmp_path: Path) -> Fleet:
+    return Fleet(model_path("llama_gqa"), tmp_path)
+
+
+@pytest.fixture
+def stacks() -> Iterator[list[ExitStack]]:
+    with ExitStack() as one, ExitStack() as other:
+        yield [one, other]
+
+
+def ask(client: httpx.Client, prompt: TreePrompt) -> Any:
+    sampling = {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
+    body = {
+        "input_ids": prompt.tokens,
+        "sampling_params": {**sampling, "custom_params": prompt.params()},
+    }
+    reply = client.post("/generate", json=body)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def loaded(client: httpx.Client, prompt: TreePrompt) -> tuple[int, int]:
+    """(tokens from disk, tokens computed) of the context"""
+    report = ask(client, prompt)["meta_info"]["depcache"]
+    return report["loaded"], report["missed"]
+
+
+def disk_of(client: httpx.Client) -> dict[str, Any]:
+    return client.get("/depcache/status").json()["cache"]["disk"]
+
+
+def wait_for(client: httpx.Client, what: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    deadline = time.monotonic() + SLOWEST_S
+    while not what(disk := disk_of(client)):
+        assert time.monotonic() < deadline, disk
+        time.sleep(0.05)
+    return disk
+
+
+def make_prompt(rng: random.Random) -> TreePrompt:
+    return TreePrompt(random_tokens(rng, 6), random_forest(rng, 4), random_tokens(rng, 5))
+
+
+def test_each_finds_what_the_other_wrote_and_takes_it_over_when_it_is_killed(
+    fleet: Fleet, stacks: list[ExitStack]
+) -> None:
+    rng = random.Random(1)
+    prompts = [make_prompt(rng) for _ in range(6)]
+    one, other = (fleet.start(stack) for stack in stacks)
+    answers = [ask(one, prompt)["output_ids"] for prompt in prompts[:4]]
+    stored = wait_for(one, lambda disk: not disk["waiting_tokens"])
+    assert stored["stored_tokens"] > 0
+    wait_for(other, lambda disk: disk["values"] == stored["values"])
+
+    for prompt, answer in zip(prompts[:2], answers, strict=False):
+        result = ask(other, prompt)
+        assert result["output_ids"] == answer
+        report = result["meta_info"]["depcache"]
+        assert report["loaded"] == report["context_tokens"] == prompt.num_context
+    ask(other, prompts[4])  # and the other way round
+    wait_for(other, lambda disk: not disk["waiting_tokens"])
+    wait_for(one, lambda disk: disk["values"] == disk_of(other)["values"])
+    assert loaded(one, prompts[4]) == (prompts[4].num_context, 0)
+    assert disk_of(one)["neighbours"] == disk_of(other)["neighbours"] == 1
+
+    used = disk_of(one)["used_bytes"] + disk_of(other)["used_bytes"]
+    stacks[0].close()  # SIGKILL
+    wait_for(other, lambda disk: not disk["neighbours"])
+    assert disk_of(other)["used_bytes"] == used
+    assert loaded(other, prompts[2]) == (prompts[2].num_context, 0)
+    one = fleet.start(stacks[0])
+    assert loaded(one, prompts[3]) == (prompts[3].num_context, 0)
+    assert loaded(one, prompts[4]) == (prompts[4].num_context, 0)
+    assert disk_of(one)["used_bytes"] == 0  # all of it is the survivor's
+
+
+def test_both_keep_one_limit_and_share_it(fleet: Fleet, stacks: list[ExitStack]) -> None:
+    rng = random.Random(2)
+    one, other = (fleet.start(stack) for stack in stacks)
+    for client in (one, other):
+        wait_for(client, lambda disk: disk["neighbours"] == 1)
+    for client, share in ((one, 0.9), (other, 0.4)):
+        deadline = time.monotonic() + SLOWEST_S
+        while disk_of(client)["used_bytes"] < share * DISK_BYTES:
+            ask(client, make_prompt(rng))
+            assert fleet.num_bytes <= DISK_BYTES
+            assert time.monotonic() < deadline, disk_of(client)
+    for client in (one, other):
+        disk = wait_for(client, lambda disk: disk["used_bytes"] <= disk["limit_bytes"])
+        assert disk["used_bytes"] >= 0.4 * DISK_BYTES
+    assert disk_of(one)["evicted_tokens"] > 0
