@@ -8,9 +8,10 @@
                   keys         consistent hashing of the key that `depcache.Client` sends
     answers   whether they are those of one server alone
     killed    one server is killed while requests run: how many are lost, how many are wrong
+    shared_disk  what a server computes of what another on the same disk folder was asked before
 
 The servers are real, with a pool that holds a few of the entities. No time is measured. SMG is the
-package `smg`, in an environment of its own.
+package `smg`, in an environment of its own; without `--smg` only `shared_disk` is measured.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from depcache.serving.tiny import TINY_NAME
 from eval.fleet.drive import ask_all, num_answered
 from eval.fleet.requests import make_requests
 from eval.fleet.router import route, smg_version
+from eval.fleet.shared_disk import measure_shared_disk
 from eval.output import about, add_output, write_report
 from eval.servers import flush
 from eval.soak.server import Server, Setup
@@ -51,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the subcommand."""
     add_output(parser, quick="150 requests of two entities")
     add = parser.add_argument
-    add("--smg", type=Path, required=True, help="the command smg, of an environment of its own")
+    add("--smg", type=Path, help="the command smg, of an environment of its own")
     add("--servers", type=int, default=2, help="(default 2)")
     add("--model", default=TINY_NAME, help="a folder, depcache-tiny, or random weights: 30m, 125m")
     add("--pool-tokens", type=int, default=4000, help="for KV of each server (default 4000)")
@@ -67,24 +69,27 @@ def run(args: argparse.Namespace) -> int:
     require_sglang()
     if args.servers < 2:
         raise ConfigError(f"--servers is {args.servers}: a fleet has at least 2")
-    version = smg_version(args.smg)
+    version = None if args.smg is None else smg_version(args.smg)
     err = Console(stderr=True, highlight=False)
     model = find_model(args.model)
     started = time.perf_counter()
+    # The name that `depcache.Client` asks for: a router knows servers by their models.
+    named = ("--served-model-name", "default")
+    setup = Setup(model, args.pool_tokens, {"host_gb": "0", "disk_gb": "0"}, named)
+    report: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="depcache-eval-") as name:
         folder = Path(name)
-        # The name that `depcache.Client` asks for: a router knows servers by their models.
-        named = ("--served-model-name", "default")
-        setup = Setup(model, args.pool_tokens, {"host_gb": "0", "disk_gb": "0"}, named)
-        with _servers(setup, args.servers, folder) as servers:
-            with err.status("routing") as status:
-                routing = _measure_routing(servers, args, folder, status.update)
-            with err.status("answers, and one server killed"):
-                answers = _compare_and_kill(servers, args, folder)
-    err.print(to_table(routing))
-    report = {
-        "routing": routing,
-        **answers,
+        with err.status("one disk folder"):
+            requests = make_requests(NUM_COMPARED, 2, num_entities=args.graph, seed=args.seed + 2)
+            report["shared_disk"] = measure_shared_disk(setup, requests, folder)
+        if version is not None:
+            with _servers(setup, args.servers, folder) as servers:
+                with err.status("routing") as status:
+                    report["routing"] = _measure_routing(servers, args, folder, status.update)
+                with err.status("answers, and one server killed"):
+                    report |= _compare_and_kill(servers, args, folder)
+            err.print(to_table(report["routing"]))
+    report |= {
         "servers": args.servers,
         "pool_tokens": args.pool_tokens,
         "model": {"name": args.model, "trained": is_trained(model)},
