@@ -152,7 +152,7 @@ class Config(BaseSettings):
     experimental: bool = Field(
         False,
         description="permits what has never been run with DepCache: the disk backends mooncake, "
-        "simm and mori, tensor parallelism, and LoRA on a GPU",
+        "simm and mori, and tensor parallelism and LoRA on a GPU",
     )
 
     @classmethod

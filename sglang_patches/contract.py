@@ -187,8 +187,9 @@ class SlotPool(Protocol):
 
 
 class CacheParams(Protocol):
-    """What SGLang hands to a new cache."""
+    """What SGLang hands to a new cache. `tp_cache_group` is of all ranks, on the CPU."""
 
+    tp_cache_group: Any
     req_to_token_pool: RowPool
     token_to_kv_pool_allocator: SlotPool
     enable_metrics: bool

@@ -20,9 +20,11 @@ class TorchCpuPlatform(CpuDeviceMixin, SRTPlatform):
     _enum = PlatformEnum.OOT
 
     def apply_server_args_defaults(self, server_args: Any) -> None:
-        """Compute LoRA adapters with plain torch, whatever kernels were asked for."""
+        """Plain torch for LoRA adapters and among ranks, whatever kernels were asked for."""
         if server_args.enable_lora or server_args.lora_paths:
             server_args.lora_backend = "torch_native"
+        if server_args.tp_size > 1:
+            server_args.disable_custom_all_reduce = True
 
     def get_default_attention_backend(self) -> str:
         return "torch_native"
@@ -69,12 +71,12 @@ def _drop_pinning(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tens
     return made
 
 
-def set_cpu_threads(wanted: int) -> int:
-    """Let torch use so many threads; with 0 every core that this process may run on.
+def set_cpu_threads(wanted: int, num_ranks: int = 1) -> int:
+    """Let torch use so many threads; with 0 every core, or this rank's share of the cores.
 
     The scheduler process starts with few threads, which alone costs a factor on a CPU.
     """
-    num_threads = wanted or len(os.sched_getaffinity(0))
+    num_threads = wanted or max(1, len(os.sched_getaffinity(0)) // num_ranks)
     torch.set_num_threads(num_threads)
     return num_threads
 

@@ -168,13 +168,14 @@ def _find_untried(server_args: Any, config: Config) -> list[str]:
             f"disk_gb {config.disk_gb:g} with --tp-size {tp_size} is not supported, because every "
             "rank would wait for its own disk: leave one of them out"
         )
-    elif tp_size > 1:
-        untried.append(f"--tp-size {tp_size}")
     enable_lora = getattr(server_args, "enable_lora", None)
-    if enable_lora or (enable_lora is None and getattr(server_args, "lora_paths", None)):
-        device = getattr(server_args, "device", None)
-        if device != "cpu":
-            untried.append(f"LoRA (--enable-lora, --lora-paths) on {device or 'an accelerator'}")
+    device = getattr(server_args, "device", None)
+    if device != "cpu":
+        where = f"on {device or 'an accelerator'}"
+        if tp_size > 1 and not config.disk_gb:
+            untried.append(f"--tp-size {tp_size} {where}")
+        if enable_lora or (enable_lora is None and getattr(server_args, "lora_paths", None)):
+            untried.append(f"LoRA (--enable-lora, --lora-paths) {where}")
     if config.disk_gb and config.disk_backend in POINTER_BACKENDS:
         untried.append(f"disk_backend {config.disk_backend!r}")
     if not config.experimental:

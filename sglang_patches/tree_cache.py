@@ -32,6 +32,7 @@ from sglang_patches.choices import choose_policy, make_order
 from sglang_patches.contract import CacheParams, LoadBackParams, MatchParams, RadixKey, Request
 from sglang_patches.observe.idle_ages import IdleAges
 from sglang_patches.observe.metrics import NullMetrics
+from sglang_patches.ranks import RankCheck
 from sglang_patches.requests.dependency import DependencyRequests, make_state
 from sglang_patches.requests.faults import Faults, is_broken, is_refused, note_fault
 from sglang_patches.requests.plain import PlainRequests
@@ -106,6 +107,7 @@ class DepCacheTree(Checkpoints, StorageCalls, BasePrefixCache):
         self.plain = PlainRequests(self.tree, self.slots, self.host)
         self.faults = Faults(self.tree, self.slots, self.dependency)
         self.waiting_queue = WaitingQueue(self.tree, make_state, make_order(self.tree, config))
+        self.ranks = RankCheck(params.tp_cache_group)
         self.keeps_disk = False
         self._measures = measures
         if getattr(params, "enable_metrics", False):
@@ -198,6 +200,7 @@ class DepCacheTree(Checkpoints, StorageCalls, BasePrefixCache):
             return EvictResult()
         slots = np.concatenate(dropped)
         self.slots.free(slots)
+        self.ranks.note(slots)
         self.update_eviction_metrics(len(slots), start_s)
         self.metrics.publish()
         return EvictResult(num_tokens_evicted=len(slots))
@@ -245,6 +248,7 @@ class DepCacheTree(Checkpoints, StorageCalls, BasePrefixCache):
         else:
             plan = self.dependency.match(req, state)
             slots, handle, num_moved = plan.shared_slots, state.handle, plan.num_moved
+        self.ranks.note(slots)
         return compat.match_result(req, self.slots.to_device(slots), handle, num_moved)
 
     def _nothing(self, req: Request | None) -> MatchResult:
@@ -264,6 +268,7 @@ class DepCacheTree(Checkpoints, StorageCalls, BasePrefixCache):
         except Exception as error:
             handle = self.faults.move_nothing(req, handle, error)
             slots = np.empty(0, np.int64)
+        self.ranks.note(slots)
         return compat.load_back_result(req, self.slots.to_device(slots), handle)
 
     # -- forward passes ----------------------------------------------------------------------

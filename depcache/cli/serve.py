@@ -129,8 +129,8 @@ def serve(
         bool,
         typer.Option(
             "--experimental",
-            help="Allow what nobody has run with DepCache: --tp-size above 1, LoRA on a GPU, and "
-            "the disk backends mooncake, simm and mori.",
+            help="Allow what nobody has run with DepCache: --tp-size above 1 and LoRA on a GPU, "
+            "and the disk backends mooncake, simm and mori.",
         ),
     ] = False,
     config_file: Annotated[

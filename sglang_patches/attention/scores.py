@@ -75,7 +75,7 @@ class ScoreKeeper:
             )
             sums = sum_weights(query[queries], keys, layer.scaling, layer.logit_cap)
             ranks = tp_group(self._runner)
-            if ranks.world_size > 1:  # each has some of the heads; never run with more than one
+            if ranks.world_size > 1:  # each has some of the heads
                 sums = ranks.all_reduce(sums)
             scores.add(sums, queries.stop - queries.start)
 

@@ -27,7 +27,7 @@ class DependencyTorchBackend(TorchNativeAttnBackend):
     def __init__(self, runner: Any, config: Config) -> None:
         super().__init__(runner)
         if is_cpu(runner):
-            set_cpu_threads(config.cpu_threads)
+            set_cpu_threads(config.cpu_threads, runner.server_args.tp_size)
         self._runner = runner
         self._plan = config.attention_plan
         self._new_rows_only = is_cpu(runner) and config.cpu_attention == "new_rows"

@@ -13,12 +13,14 @@ import sys
 
 # Applied in every process, before the server's arguments are known; inert without our cache.
 ENGINE_HOOKS = (
+    "cpu_ranks",
     "server_args",
     "forward_batch",
     "lora_manager",
     "schedule_policy",
     "scheduler_abort",
     "scheduler_disk",
+    "scheduler_ranks",
     "scheduler_state",
     "weight_updates",
 )

@@ -15,7 +15,7 @@ import pytest
 
 from tests.helpers.ends import SLOWEST_S
 from tests.helpers.prompts import TreePrompt, random_forest, random_tokens
-from tests.helpers.server import start_server
+from tests.helpers.server import generate, start_server
 
 pytestmark = pytest.mark.sglang
 
@@ -68,20 +68,9 @@ def stacks() -> Iterator[list[ExitStack]]:
         yield [one, other]
 
 
-def ask(client: httpx.Client, prompt: TreePrompt) -> Any:
-    sampling = {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
-    body = {
-        "input_ids": prompt.tokens,
-        "sampling_params": {**sampling, "custom_params": prompt.params()},
-    }
-    reply = client.post("/generate", json=body)
-    assert reply.status_code == 200, reply.text
-    return reply.json()
-
-
 def loaded(client: httpx.Client, prompt: TreePrompt) -> tuple[int, int]:
     """(tokens from disk, tokens computed) of the context"""
-    report = ask(client, prompt)["meta_info"]["depcache"]
+    report = generate(client, prompt)["meta_info"]["depcache"]
     return report["loaded"], report["missed"]
 
 
@@ -107,17 +96,17 @@ def test_each_finds_what_the_other_wrote_and_takes_it_over_when_it_is_killed(
     rng = random.Random(1)
     prompts = [make_prompt(rng) for _ in range(6)]
     one, other = (fleet.start(stack) for stack in stacks)
-    answers = [ask(one, prompt)["output_ids"] for prompt in prompts[:4]]
+    answers = [generate(one, prompt)["output_ids"] for prompt in prompts[:4]]
     stored = wait_for(one, lambda disk: not disk["waiting_tokens"])
     assert stored["stored_tokens"] > 0
     wait_for(other, lambda disk: disk["values"] == stored["values"])
 
     for prompt, answer in zip(prompts[:2], answers, strict=False):
-        result = ask(other, prompt)
+        result = generate(other, prompt)
         assert result["output_ids"] == answer
         report = result["meta_info"]["depcache"]
         assert report["loaded"] == report["context_tokens"] == prompt.num_context
-    ask(other, prompts[4])  # and the other way round
+    generate(other, prompts[4])  # and the other way round
     wait_for(other, lambda disk: not disk["waiting_tokens"])
     wait_for(one, lambda disk: disk["values"] == disk_of(other)["values"])
     assert loaded(one, prompts[4]) == (prompts[4].num_context, 0)
@@ -142,7 +131,7 @@ def test_both_keep_one_limit_and_share_it(fleet: Fleet, stacks: list[ExitStack])
     for client, share in ((one, 0.9), (other, 0.4)):
         deadline = time.monotonic() + SLOWEST_S
         while disk_of(client)["used_bytes"] < share * DISK_BYTES:
-            ask(client, make_prompt(rng))
+            generate(client, make_prompt(rng))
             assert fleet.num_bytes <= DISK_BYTES
             assert time.monotonic() < deadline, disk_of(client)
     for client in (one, other):

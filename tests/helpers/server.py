@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -19,6 +20,7 @@ from depcache.serving.launch import find_gpu, make_launch
 from depcache.serving.process import find_free_port
 from tests.helpers.ends import SLOWEST_S
 from tests.helpers.forked import fork_server
+from tests.helpers.prompts import TreePrompt
 
 _FLAGS = [
     *("--device", "cpu"),
@@ -102,6 +104,15 @@ def start_serve(
             yield f"http://127.0.0.1:{port}"
     finally:
         _end(process.pid, wait)
+
+
+def generate(client: httpx.Client, prompt: TreePrompt, num_new: int = 4) -> dict[str, Any]:
+    """The greedy answer to a prompt. Raises httpx.HTTPError where there is none."""
+    sampling: dict[str, Any] = {"max_new_tokens": num_new, "temperature": 0, "ignore_eos": True}
+    sampling["custom_params"] = prompt.params()
+    reply = client.post("/generate", json={"input_ids": prompt.tokens, "sampling_params": sampling})
+    reply.raise_for_status()
+    return reply.json()
 
 
 @contextmanager

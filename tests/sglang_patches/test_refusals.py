@@ -70,7 +70,7 @@ def test_a_disk_tier_needs_a_host_tier_and_one_rank(monkeypatch: pytest.MonkeyPa
 
 
 UNTRIED = {
-    "ranks": ({"tp_size": 2}, {}, "--tp-size 2"),
+    "ranks": ({"tp_size": 2, "device": "cuda"}, {}, "--tp-size 2 on cuda"),
     "adapters": ({"enable_lora": True, "device": "cuda"}, {}, "LoRA"),
     "adapters by path": ({"lora_paths": ["a=b"], "device": "cuda"}, {}, "LoRA"),
     "mooncake": ({}, {"DISK_BACKEND": "mooncake"}, "disk_backend 'mooncake'"),
@@ -120,6 +120,12 @@ def test_several_ranks_never_go_with_a_disk_tier(
     (reason,) = find_refusals(SimpleNamespace(**BASE, tp_size=2), load_config())
     assert reason.startswith("disk_gb 1 with --tp-size 2")
     assert "leave one of them out" in reason
+
+
+def test_several_ranks_on_a_cpu_need_no_word() -> None:
+    from sglang_patches.refusals import find_refusals
+
+    assert find_refusals(SimpleNamespace(**BASE, tp_size=2, device="cpu"), load_config()) == []
 
 
 @pytest.mark.parametrize("disk_gb", ["0", "1"])
