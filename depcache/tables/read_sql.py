@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a schema from SQL: CREATE TABLE, ALTER TABLE with keys, COMMENT ON, in any dialect."""
+"""Read a schema from SQL: CREATE TABLE, ALTER TABLE, COMMENT ON, in any dialect.
+
+ALTER TABLE is followed where it adds keys, or adds, drops or renames columns.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from depcache.errors import ConfigError, shorten
@@ -28,7 +32,7 @@ DIALECTS = ("sqlite", "postgres", "mysql", "tsql", "oracle", "snowflake", "bigqu
 # The words that may follow a column's type; what stands before them is the type as written.
 _BEHIND_TYPE = (
     r"(?:NOT|NULL|PRIMARY|DEFAULT|UNIQUE|CHECK|REFERENCES|COLLATE|CONSTRAINT|AUTO_?INCREMENT|"
-    r"COMMENT|GENERATED|ON|AS|IDENTITY|KEY|CHARACTER\s+SET|ENCODE|STORED|VIRTUAL)\b"
+    r"COMMENT|GENERATED|ON|AS|IDENTITY|KEY|AFTER|FIRST|CHARACTER\s+SET|ENCODE|STORED|VIRTUAL)\b"
 )
 _WORD = rf"(?!{_BEHIND_TYPE})(?:[\w.]+|\[[A-Za-z]\w*\])"
 _TYPE = re.compile(
@@ -38,7 +42,9 @@ _BRACKETS = re.compile(r"\s*([(,)])\s*")
 _QUOTED = re.compile(r"\[([A-Za-z]\w*)\]")
 
 # What can say nothing about tables is not parsed.
-_SAYS_NOTHING = re.compile(r"INSERT\b|ALTER\b(?!(?s:.*)\bKEY\b)", re.IGNORECASE)
+_SAYS_NOTHING = re.compile(
+    r"INSERT\b|ALTER\b(?!(?s:.*)\b(?:KEY|ADD|DROP\s+(?!DEFAULT|NOT)|RENAME)\b)", re.IGNORECASE
+)
 _VIEW = re.compile(r"CREATE\s[^(]{0,60}?\bVIEW\b", re.IGNORECASE)
 
 
@@ -55,7 +61,7 @@ def read_sql(
     dialects = [check_dialect(dialect)] if dialect else guess_dialects(text)
     tables: dict[str, Declaration] = {}
     notes: list[str] = []
-    changes: list[Any] = []
+    changes: list[tuple[Any, str]] = []
     kinds = need("sqlglot").exp
     for start, statement in split(text):
         is_view = _VIEW.match(statement) is not None
@@ -74,9 +80,9 @@ def read_sql(
             else:
                 tables[declared.name] = declared
         else:
-            changes.append(tree)
-    for tree in changes:
-        _apply(tree, tables, notes)
+            changes.append((tree, statement))
+    for tree, statement in changes:
+        _apply(tree, statement, tables, notes)
     return list(tables.values()), notes
 
 
@@ -136,10 +142,7 @@ def declaration_of(tree: Any, statement: str) -> Declaration | None:
         if isinstance(item, kinds.ColumnDef):
             columns.append(_column(item, statement))
             primary_key += [item.name] if item.find(kinds.PrimaryKeyColumnConstraint) else []
-            for constraint in item.find_all(kinds.ColumnConstraint):
-                if isinstance(constraint.kind, kinds.Reference):
-                    key = ForeignKey((item.name,), *_target(constraint.kind), constraint.name)
-                    foreign_keys.append(key)
+            foreign_keys += _references(item)
             continue
         name = item.name if isinstance(item, kinds.Constraint) else ""
         if found := _primary_key(item):
@@ -193,6 +196,14 @@ def _foreign_keys(item: Any, name: str = "") -> Iterator[ForeignKey]:
             yield ForeignKey(_names_of(key.expressions), *_target(reference), name)
 
 
+def _references(column: Any) -> Iterator[ForeignKey]:
+    """The keys that the definition of a column declares itself."""
+    kinds = need("sqlglot").exp
+    for constraint in column.find_all(kinds.ColumnConstraint):
+        if isinstance(constraint.kind, kinds.Reference):
+            yield ForeignKey((column.name,), *_target(constraint.kind), constraint.name)
+
+
 def _target(reference: Any) -> tuple[str, str, tuple[str, ...]]:
     """Schema, table and columns that a REFERENCES names."""
     found = reference.this
@@ -211,8 +222,8 @@ def _name_of(table: Any) -> tuple[str, str]:
     return qualify(table.catalog, table.db), table.name
 
 
-def _apply(tree: Any, tables: dict[str, Declaration], notes: list[str]) -> None:
-    """What ALTER TABLE and COMMENT ON add to the tables that are there."""
+def _apply(tree: Any, statement: str, tables: dict[str, Declaration], notes: list[str]) -> None:
+    """What ALTER TABLE and COMMENT ON change in the tables that are there."""
     kinds = need("sqlglot").exp
     if isinstance(tree, kinds.Comment):
         _comment(tree, tables)
@@ -221,22 +232,95 @@ def _apply(tree: Any, tables: dict[str, Declaration], notes: list[str]) -> None:
         return
     name = qualify(*_name_of(tree.this))
     for action in tree.args.get("actions") or ():
-        constraint = action.find(kinds.Constraint)
-        constraint_name = constraint.name if constraint is not None else ""
-        keys = tuple(_foreign_keys(action, constraint_name))
-        primary_key = _primary_key(action)
-        if not keys and not primary_key:
+        change = _change_of(action, statement)
+        if change is None:
             continue
         if name not in tables:
             notes.append(f"ALTER TABLE of {shorten(name)}, which is not declared: left out")
             return
-        declared = tables[name]
-        tables[name] = replace(
-            declared,
-            foreign_keys=declared.foreign_keys + keys,
-            primary_key=primary_key or declared.primary_key,
-            primary_key_name=constraint_name if primary_key else declared.primary_key_name,
+        tables[name] = change(tables[name])
+        if isinstance(action, kinds.RenameColumn):
+            old, new = action.this.name, action.args["to"].name
+            for other, declared in tables.items():
+                tables[other] = _with_targets_renamed(declared, name, old, new)
+
+
+def _change_of(action: Any, statement: str) -> Callable[[Declaration], Declaration] | None:
+    """What one action of an ALTER TABLE makes of the table; None where it says nothing here."""
+    kinds = need("sqlglot").exp
+    if isinstance(action, kinds.RenameColumn):
+        return partial(_with_column_renamed, old=action.this.name, new=action.args["to"].name)
+    if isinstance(action, kinds.Drop):
+        is_column = action.args.get("kind") == "COLUMN"
+        gone = {each.name for each in action.args.get("tables") or ()}
+        return partial(_without_columns, names=gone) if is_column else None
+    items = action.expressions if isinstance(action, kinds.Schema) else [action]
+    added = [item for item in items if isinstance(item, kinds.ColumnDef)]
+    constraint = action.find(kinds.Constraint)
+    constraint_name = constraint.name if constraint is not None else ""
+    keys = [*_foreign_keys(action, constraint_name)]
+    for item in added:
+        keys += _references(item)
+    primary_key = _primary_key(action)
+    primary_key = primary_key or tuple(
+        item.name for item in added if item.find(kinds.PrimaryKeyColumnConstraint)
+    )
+    columns = [_column(item, statement) for item in added]
+    if not (columns or keys or primary_key):
+        return None
+
+    def change(table: Declaration) -> Declaration:
+        known = {column.name for column in table.columns}
+        fresh = [column for column in columns if column.name not in known]
+        return replace(
+            table,
+            columns=(*table.columns, *fresh),
+            foreign_keys=(*table.foreign_keys, *keys),
+            primary_key=primary_key or table.primary_key,
+            primary_key_name=constraint_name if primary_key else table.primary_key_name,
         )
+
+    return change
+
+
+def _without_columns(table: Declaration, names: set[str]) -> Declaration:
+    """The table without these columns, and without the keys that have one of them."""
+    has_key = names.isdisjoint(table.primary_key)
+    return replace(
+        table,
+        columns=tuple(each for each in table.columns if each.name not in names),
+        primary_key=table.primary_key if has_key else (),
+        primary_key_name=table.primary_key_name if has_key else "",
+        foreign_keys=tuple(key for key in table.foreign_keys if names.isdisjoint(key.columns)),
+    )
+
+
+def _with_column_renamed(table: Declaration, old: str, new: str) -> Declaration:
+    return replace(
+        table,
+        columns=tuple(
+            replace(each, name=new) if each.name == old else each for each in table.columns
+        ),
+        primary_key=_renamed(table.primary_key, old, new),
+        foreign_keys=tuple(
+            replace(key, columns=_renamed(key.columns, old, new)) for key in table.foreign_keys
+        ),
+    )
+
+
+def _with_targets_renamed(table: Declaration, target: str, old: str, new: str) -> Declaration:
+    """The table, whose keys that refer to column `old` of `target` refer to `new`."""
+    keys = tuple(
+        replace(key, target_columns=_renamed(key.target_columns, old, new))
+        if key.target == target
+        else key
+        for key in table.foreign_keys
+    )
+    return replace(table, foreign_keys=keys)
+
+
+def _renamed(names: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
+    return tuple(new if name == old else name for name in names)
 
 
 def _comment(tree: Any, tables: dict[str, Declaration]) -> None:

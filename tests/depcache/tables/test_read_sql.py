@@ -144,3 +144,55 @@ def test_nothing_of_sqlglot_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         read_sql("ALTER TABLE a FROB b; CREATE TABLE a (b INT) FROB; CREATE TABLE b (a INT);")
     assert caplog.text == ""
     assert not logging.getLogger("sqlglot").disabled
+
+
+MIGRATIONS = """
+CREATE TABLE artist (id INTEGER PRIMARY KEY, label TEXT, old TEXT);
+CREATE TABLE album (id INTEGER PRIMARY KEY, artist INTEGER REFERENCES artist(id));
+CREATE TABLE "order" (id INTEGER, old INTEGER REFERENCES album(id), PRIMARY KEY (id, old));
+ALTER TABLE artist ADD COLUMN born NUMERIC(10,2) NOT NULL DEFAULT 0;
+ALTER TABLE artist ADD COLUMN IF NOT EXISTS label TEXT;
+ALTER TABLE artist ADD album INTEGER CONSTRAINT newest REFERENCES album(id);
+ALTER TABLE artist DROP COLUMN old;
+ALTER TABLE artist RENAME COLUMN id TO artist_id;
+ALTER TABLE "order" DROP COLUMN IF EXISTS old CASCADE;
+ALTER TABLE artist ALTER COLUMN label SET DEFAULT 'x';
+ALTER TABLE nobody ADD COLUMN a INTEGER;
+"""
+
+
+def test_migrations_add_drop_and_rename_columns() -> None:
+    tables, notes = read_sql(MIGRATIONS)
+    artist, album, order = tables
+    assert artist.columns == (
+        Column("artist_id", "INTEGER"),
+        Column("label", "TEXT"),
+        Column("born", "NUMERIC(10, 2)", is_nullable=False),
+        Column("album", "INTEGER"),
+    )
+    assert artist.primary_key == ("artist_id",)
+    assert artist.foreign_keys == (ForeignKey(("album",), "", "album", ("id",), "newest"),)
+    assert album.foreign_keys == (ForeignKey(("artist",), "", "artist", ("artist_id",)),)
+    assert [column.name for column in order.columns] == ["id"]
+    assert order.primary_key == () and order.foreign_keys == ()
+    assert notes == ["ALTER TABLE of 'nobody', which is not declared: left out"]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "statement", "types"),
+    [
+        ("mysql", "ADD COLUMN `b` int unsigned COMMENT 'x', ADD COLUMN c text AFTER a", "int text"),
+        ("tsql", "ADD b INT, c VARCHAR(3)", "INT VARCHAR(3)"),
+        ("oracle", "ADD (b NUMBER(3), c VARCHAR2(4))", "NUMBER(3) VARCHAR2(4)"),
+        ("postgres", "ADD COLUMN b text, ADD c text[]", "text text[]"),
+    ],
+)
+def test_columns_are_added_as_each_dialect_says_it(
+    dialect: str, statement: str, types: str
+) -> None:
+    text = f"CREATE TABLE t (a int);\nALTER TABLE t {statement};"
+    (table,), notes = read_sql(text, dialect=dialect)
+    assert not notes
+    assert [column.name for column in table.columns] == ["a", "b", "c"]
+    found = [column.type.removesuffix(" unsigned") for column in table.columns[1:]]
+    assert found == types.split()
