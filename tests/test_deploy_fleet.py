@@ -25,7 +25,7 @@ KUSTOMIZATION = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text(enc
 
 
 def services() -> dict[str, dict[str, Any]]:
-    """Of compose, with what they take from compose.yaml."""
+    """Those of compose, with what they take from compose.yaml."""
     found = {}
     for name, service in COMPOSE["services"].items():
         base = {}
@@ -127,9 +127,7 @@ def test_the_router_is_the_one_that_was_measured_and_knows_the_servers() -> None
 
 def test_servers_start_alike_in_both_and_with_flags_that_there_are() -> None:
     pytest.importorskip("sglang")
-    import dataclasses
-
-    from sglang.srt.server_args import ServerArgs
+    from tests.helpers.arguments import server_arguments
 
     given = [re.sub(r"\$\{(\w+)\b.*\}", r"$(\1)", arg) for arg in COMPOSE["x-server"]["command"]]
     assert container("server")["args"] == given
@@ -137,7 +135,7 @@ def test_servers_start_alike_in_both_and_with_flags_that_there_are() -> None:
         each.split("=", 1) for each in KUSTOMIZATION["configMapGenerator"][0]["literals"]
     )
     assert set(re.findall(r"\$\((\w+)\)", "".join(given))) == set(literals)
-    known = {field.name for field in dataclasses.fields(ServerArgs)} | {"host_gb", "disk_gb"}
+    known = {*server_arguments(), "host_gb", "disk_gb"}
     flags = {arg.removeprefix("--").replace("-", "_") for arg in given if arg.startswith("--")}
     assert flags <= known
 

@@ -29,9 +29,9 @@ def test_the_supported_releases_are_those_that_install_and_have_pins() -> None:
     releases = [f"0.{minor}.{patch}" for minor in range(4, 8) for patch in range(40)]
     allowed = tuple(Requirement(required).specifier.filter(releases))
     assert allowed == SUPPORTED_VERSIONS
-    pins = [f"constraints-{each}.txt" for each in SUPPORTED_VERSIONS[1:]]
+    pins = [f"constraints-{each}.txt" for each in SUPPORTED_VERSIONS[:-1]]
     assert sorted(each.name for each in ROOT.glob("constraints*.txt")) == [*pins, "constraints.txt"]
-    for name, release in zip(["constraints.txt", *pins], SUPPORTED_VERSIONS, strict=True):
+    for name, release in zip([*pins, "constraints.txt"], SUPPORTED_VERSIONS, strict=True):
         assert f"sglang=={release}" in (ROOT / name).read_text().splitlines()
 
 
