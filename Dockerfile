@@ -5,7 +5,7 @@
 #   docker build -t depcache .
 #   docker run --gpus all --ipc host -p 30000:30000 depcache --model-path <model> --host 0.0.0.0
 
-# The one release the plugin is tested with (sglang_patches/pyproject.toml).
+# Of the releases that the plugin supports the one that has run on a GPU (docs/operate/upgrade.md).
 FROM lmsysorg/sglang:v0.5.17
 
 LABEL org.opencontainers.image.title="depcache" \
@@ -13,7 +13,7 @@ LABEL org.opencontainers.image.title="depcache" \
       org.opencontainers.image.licenses="Apache-2.0"
 
 WORKDIR /opt/depcache
-COPY pyproject.toml constraints.txt LICENSE NOTICE ./
+COPY pyproject.toml constraints-0.5.17.txt LICENSE NOTICE ./
 COPY depcache depcache
 COPY flashinfer_masks flashinfer_masks
 COPY sglang_patches sglang_patches
@@ -23,7 +23,7 @@ COPY models/tiny models/tiny
 # not installed, and the check below stops the build if anything moved them. The image's Python is the system's, hence the permission.
 RUN export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore \
  && python3 -m pip freeze --exclude-editable | grep -iE '^(torch|flashinfer-python|sglang-kernel)==' > /tmp/before \
- && python3 -m pip install -c constraints.txt '.[graph]' ./models/tiny \
+ && python3 -m pip install -c constraints-0.5.17.txt '.[graph]' ./models/tiny \
  && python3 -m pip install --no-deps ./sglang_patches \
  && python3 -m pip freeze --exclude-editable | grep -iE '^(torch|flashinfer-python|sglang-kernel)==' | diff /tmp/before - \
  && python3 -c "from importlib.metadata import version as v; assert v('sglang') == '0.5.17', v('sglang')" \

