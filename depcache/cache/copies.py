@@ -33,6 +33,9 @@ class TierCopies:
     cut   the two parts of a copy when its node is split after so many tokens; without it a copy
           is an array of slots, one a token
 
+    A *borrowed* copy is one that somebody else keeps, and may take away. Giving it up would free
+    nothing, so it is never a victim, and it holds no copy above it back from being one.
+
     Conservation: `num_tokens` is the number of tokens whose nodes have a copy. Copies that the
     tree gives up by itself, because their KV was computed anew at another position, collect in
     `released` until the caller takes them.
@@ -45,6 +48,7 @@ class TierCopies:
         self._victims = VictimQueue(tree.policy.priority)
         self._below: dict[Node, int] = {}  # node -> children with a copy, where there are any
         self._pins: dict[Node, int] = {}
+        self._borrowed: set[Node] = set()
         self.num_tokens = 0
         self.num_nodes = 0
         self.evicted = 0
@@ -56,6 +60,7 @@ class TierCopies:
         self._victims.clear()
         self._below.clear()
         self._pins.clear()
+        self._borrowed.clear()
         self.released.clear()
         self.num_tokens = self.num_nodes = 0
 
@@ -63,17 +68,38 @@ class TierCopies:
         """Every node that has a copy. O(nodes of the tree)."""
         return (node for node in self._tree.nodes() if self.tier in node.copies)
 
-    def add(self, node: Node, copy: Any) -> None:
+    @property
+    def num_borrowed(self) -> int:
+        """Nodes whose copy is borrowed."""
+        return len(self._borrowed)
+
+    def borrowed(self) -> list[Node]:
+        """Nodes whose copy is borrowed and not pinned, in no order."""
+        return [node for node in self._borrowed if node not in self._pins]
+
+    def own(self, node: Node) -> None:
+        """The borrowed copy of `node` is ours from now on."""
+        self._borrowed.remove(node)
+        self._count(node)
+
+    def add(self, node: Node, copy: Any, *, is_borrowed: bool = False) -> None:
         """`node` has `copy` from now on; it had none."""
         assert self.tier not in node.copies
         assert node.parent is not None
         node.copies = {**node.copies, self.tier: copy}
         self.num_tokens += node.num_tokens
         self.num_nodes += 1
+        if is_borrowed:
+            self._borrowed.add(node)
+        else:
+            self._count(node)
+        self._tree.version += 1
+
+    def _count(self, node: Node) -> None:
+        assert node.parent is not None
         self._below[node.parent] = self._below.get(node.parent, 0) + 1
         self._victims.withdraw(node.parent)
         self.offer(node)
-        self._tree.version += 1
 
     def drop(self, node: Node) -> Any:
         """Take the copy of `node` away; returns it. `KVTree.prune` the node after it."""
@@ -85,11 +111,14 @@ class TierCopies:
         self._victims.withdraw(node)
         self.num_tokens -= node.num_tokens
         self.num_nodes -= 1
+        self._tree.version += 1
+        if node in self._borrowed:
+            self._borrowed.remove(node)
+            return copy
         self._below[parent] -= 1
         if not self._below[parent]:
             del self._below[parent]
             self.offer(parent)
-        self._tree.version += 1
         return copy
 
     def evict_one(self) -> tuple[Node, Any] | None:
@@ -142,6 +171,9 @@ class TierCopies:
         for node, part in zip((upper, lower), self._cut(copy, upper.num_tokens), strict=True):
             node.copies = {**node.copies, self.tier: part}
         self.num_nodes += 1
+        if lower in self._borrowed:
+            self._borrowed.add(upper)
+            return
         self._below[upper] = 1
         if self._tree.policy.weighs_size:
             self.offer(lower)
@@ -154,13 +186,16 @@ class TierCopies:
                 f"{self.num_nodes} copies of {self.num_tokens} tokens are counted, but "
                 f"{len(nodes)} nodes have one"
             )
+        own = [node for node in nodes if node not in self._borrowed]
+        if len(own) + len(self._borrowed) != len(nodes):
+            raise RuntimeError("a node without a copy is said to have borrowed one")
         below: dict[Node, int] = {}
-        for node in nodes:
+        for node in own:
             assert node.parent is not None
             below[node.parent] = below.get(node.parent, 0) + 1
         if below != self._below:
             raise RuntimeError("children with a copy are counted wrong")
-        leaves = {node for node in nodes if node not in below and node not in self._pins}
+        leaves = {node for node in own if node not in below and node not in self._pins}
         if any(node not in self._victims for node in leaves) or len(leaves) != len(self._victims):
             raise RuntimeError("the queue of copies is not that of the unpinned leaves")
         if self._cut is cut_slots and nodes:
@@ -173,5 +208,6 @@ class TierCopies:
 
     def offer(self, node: Node) -> None:
         """Value a copy that may go anew, because it may be worth less than before."""
-        if self.tier in node.copies and node not in self._below and node not in self._pins:
+        is_leaf = self.tier in node.copies and node not in self._below
+        if is_leaf and node not in self._pins and node not in self._borrowed:
             self._victims.offer(node)

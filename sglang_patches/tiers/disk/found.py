@@ -8,7 +8,8 @@ at once; that of a tenant's salt is known only when the tenant comes, so such va
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
 from depcache.cache import KVTree, TierCopies
 from depcache.cache.node import Node, Root
@@ -22,10 +23,15 @@ from sglang_patches.tiers.names import DISK
 
 # Values in one pass of the scheduler: each takes some tens of microseconds.
 AT_ONCE = 200
+# All that is borrowed is looked through when neighbours have removed this much of it.
+REVIEW_SHARE = 1 / 8
 
 
 class FoundValues:
-    """Values that no root has asked for yet, by namespace digest."""
+    """Values that no root has asked for yet, by namespace digest.
+
+    Those of living neighbours are kept apart: giving one up would free nothing.
+    """
 
     def __init__(
         self,
@@ -39,12 +45,14 @@ class FoundValues:
         self._tier = tier
         self._digest = digest
         self._unclaimed: dict[bytes, deque[tuple[Entry, DiskRef]]] = {}
+        self._borrowed: dict[bytes, deque[tuple[Entry, DiskRef]]] = {}
         self._heard: deque[tuple[Entry, DiskRef]] = deque()
+        self._num_removed = 0  # since the last review
 
     @property
     def num_values(self) -> int:
         """Those that are not in the tree. O(namespaces)."""
-        return len(self._heard) + sum(map(len, self._unclaimed.values()))
+        return len(self._heard) + sum(map(len, self._values()))
 
     def read(self) -> None:
         """Find all values that are there; for a tree that has the tier, but no copies in it yet."""
@@ -55,7 +63,11 @@ class FoundValues:
 
         No more than AT_ONCE values of each: the rest comes with the next calls.
         """
-        self._heard.extend(self._tier.hear())
+        heard = self._tier.hear()
+        self._heard.extend(heard.fresh)
+        self._num_removed += heard.num_removed
+        if heard.num_inherited or self._num_removed > self._num_borrowed * REVIEW_SHARE:
+            self._review()
         if self._heard:
             self._add([self._heard.popleft() for _ in range(min(AT_ONCE, len(self._heard)))])
         for _ in range(AT_ONCE):
@@ -65,24 +77,26 @@ class FoundValues:
     def _add(self, values: Iterable[tuple[Entry, DiskRef]]) -> None:
         new: set[bytes] = set()
         for entry, ref in values:
-            self._unclaimed.setdefault(entry.namespace, deque()).append((entry, ref))
+            into = self._unclaimed if self._tier.owns(ref) else self._borrowed
+            into.setdefault(entry.namespace, deque()).append((entry, ref))
             new.add(entry.namespace)
         for root in self._tree.roots():
             if is_for_disk(root) and self._digest(*root.identity) in new:
                 self.attach(root)
         for layout in LAYOUTS:
             namespace = Namespace(None, layout)
-            if self._digest(namespace) in self._unclaimed:
+            if self._digest(namespace) in new:
                 self._tree.root(namespace)  # a new root asks for what is there
 
     def attach(self, root: Root) -> None:
         """Hang what is there for the root below it."""
         if not is_for_disk(root):  # a digest of its context would be made, and kept, for nothing
             return
-        entries = self._unclaimed.pop(self._digest(*root.identity), None)
+        digest = self._digest(*root.identity)
+        entries = [*self._unclaimed.pop(digest, ()), *self._borrowed.pop(digest, ())]
         # What a value hangs below begins further up, but may end further down: a node that was
         # stored whole and split later.
-        for entry, ref in sorted(entries or (), key=lambda item: item[0].num_above):
+        for entry, ref in sorted(entries, key=lambda item: item[0].num_above):
             if not self._attach_one(root, entry, ref):
                 self._tier.delete(ref)
 
@@ -92,6 +106,7 @@ class FoundValues:
         at = entry.num_above
         if num_known < at:
             return False
+        is_borrowed = not self._tier.owns(ref)
         rest: DiskRef | None = ref
         start = 0
         for node in path:
@@ -101,7 +116,7 @@ class FoundValues:
                 # The rows are rotated for the value's home, and the node may have another.
                 is_its = start == at and node.home == part.home + part.start
                 if is_its and DISK not in node.copies:
-                    self._copies.add(node, part)
+                    self._copies.add(node, part, is_borrowed=is_borrowed)
                 else:
                     self._tier.delete(part)
                 at = end
@@ -109,8 +124,21 @@ class FoundValues:
         if rest is not None:
             above = path[-1] if path else root
             nodes = self._tree.grow(above, entry.path[at * TOKEN_BYTES :], rest.home + rest.start)
-            self._copies.add(nodes[-1], rest)
+            self._copies.add(nodes[-1], rest, is_borrowed=is_borrowed)
         return True
+
+    def _review(self) -> None:
+        """Forget what neighbours have removed, and own what they left behind. O(borrowed)."""
+        self._num_removed = 0
+        for node in self._copies.borrowed():
+            ref: DiskRef = node.copies[DISK]
+            if self._tier.owns(ref):
+                self._copies.own(node)
+            elif not self._tier.has(ref):
+                self._copies.drop(node)
+                self._tree.prune(node)
+        waiting, self._borrowed = self._borrowed, {}
+        self._add(each for some in waiting.values() for each in some if self._tier.has(each[1]))
 
     def delete_one(self) -> bool:
         """Delete one value to make room; False when there is none."""
@@ -148,24 +176,33 @@ class FoundValues:
             self._digest(Namespace(tenant, layout), *root) for layout in LAYOUTS for root in roots
         }
         num_tokens = 0
-        for digest in list(self._unclaimed):
-            if tenant is not None and digest not in only:
-                continue
-            kept: deque[tuple[Entry, DiskRef]] = deque()
-            for entry, ref in self._unclaimed[digest]:
-                if any(entry.path[:size] in wanted for size in sizes):
-                    self._tier.delete(ref)
-                    num_tokens += ref.num_tokens
-                else:
-                    kept.append((entry, ref))
-            self._unclaimed[digest] = kept
-            if not kept:
-                del self._unclaimed[digest]
+        for values in (self._unclaimed, self._borrowed):
+            for digest in list(values):
+                if tenant is not None and digest not in only:
+                    continue
+                kept: deque[tuple[Entry, DiskRef]] = deque()
+                for entry, ref in values[digest]:
+                    if any(entry.path[:size] in wanted for size in sizes):
+                        self._tier.delete(ref)
+                        num_tokens += ref.num_tokens
+                    else:
+                        kept.append((entry, ref))
+                values[digest] = kept
+                if not kept:
+                    del values[digest]
         return num_tokens
+
+    @property
+    def _num_borrowed(self) -> int:
+        return self._copies.num_borrowed + sum(map(len, self._borrowed.values()))
+
+    def _values(self) -> Iterator[deque[tuple[Entry, DiskRef]]]:
+        return chain(self._unclaimed.values(), self._borrowed.values())
 
     def clear(self) -> None:
         """Forget them; they stay on disk."""
         self._unclaimed.clear()
+        self._borrowed.clear()
         self._heard.clear()
 
 

@@ -244,7 +244,7 @@ class DiskResidency(Tier):
             if node.num_tokens < rest.num_tokens:
                 ref, rest = rest.split(node.num_tokens)
             if DISK not in node.copies:
-                self.copies.add(node, ref)
+                self.copies.add(node, ref, is_borrowed=not self.tier.owns(ref))
                 self.stored += node.num_tokens
             else:
                 self.tier.delete(ref)

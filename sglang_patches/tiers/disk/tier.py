@@ -33,7 +33,7 @@ from sglang_patches.tiers.disk.value import (
     make_ref,
     value_bytes,
 )
-from sglang_patches.tiers.disk.values import Value, Values
+from sglang_patches.tiers.disk.values import Heard, Value, Values
 
 # The storage did not work. Other reasons speak of one value, and say nothing about the rest.
 _FAILURES = ("error", "timeout", "refused")
@@ -117,13 +117,9 @@ class DiskTier:
                 seen.add(known.key)
                 yield known.entry, make_ref(known.key, known.entry)
 
-    def hear(self) -> list[tuple[Entry, DiskRef]]:
-        """Values that neighbours have stored since the last call, or left behind when they died.
-
-        Only those that were not known here. Does not block.
-        """
-        fresh = self._values.hear(self._neighbours.poll(), self._storing)
-        return [(known.entry, make_ref(known.key, known.entry)) for known in fresh]
+    def hear(self) -> Heard:
+        """What neighbours have done since the last call. Does not block."""
+        return self._values.hear(self._neighbours.poll(), self._storing)
 
     # -- sizes -----------------------------------------------------------------------------------
 
@@ -198,6 +194,10 @@ class DiskTier:
     def has(self, ref: DiskRef) -> bool:
         """Whether the value is in the storage, as far as is known without reading it."""
         return ref.key in self._values
+
+    def owns(self, ref: DiskRef) -> bool:
+        """Whether the value is in the storage, and ours."""
+        return ref.key in self._values and self._values[ref.key].is_ours
 
     def load(
         self,

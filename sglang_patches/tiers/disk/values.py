@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sglang_patches.tiers.disk.checked import room_bytes
 from sglang_patches.tiers.disk.manifest import Known
 from sglang_patches.tiers.disk.neighbours import Change
+from sglang_patches.tiers.disk.value import DiskRef, Entry, make_ref
 
 
 @dataclass(slots=True)
@@ -19,6 +20,15 @@ class Value:
     room: int
     live: int
     is_ours: bool
+
+
+@dataclass(slots=True)
+class Heard:
+    """What neighbours did: values that were not known, and how many were removed or inherited."""
+
+    fresh: list[tuple[Entry, DiskRef]]
+    num_removed: int = 0
+    num_inherited: int = 0
 
 
 class Values(dict[bytes, Value]):
@@ -38,20 +48,22 @@ class Values(dict[bytes, Value]):
         self[known.key] = Value(known.num_bytes, room, live, known.is_ours)
         self.used_bytes += room - (0 if before is None else before.room)
 
-    def hear(self, changes: Iterable[Change], storing: Set[bytes]) -> list[Known]:
-        """Follow what neighbours did; the values that were not known before.
+    def hear(self, changes: Iterable[Change], storing: Set[bytes]) -> Heard:
+        """Follow what neighbours did.
 
         storing  keys that we are about to have ourselves
         """
-        fresh: list[Known] = []
+        heard = Heard([])
         for key, known in changes:
             value = self.get(key)
             if known is None:
                 if value is not None and not value.is_ours:
                     del self[key]
+                    heard.num_removed += 1
             elif value is None and key not in storing:
                 self.note(known)
-                fresh.append(known)
+                heard.fresh.append((known.entry, make_ref(key, known.entry)))
             elif value is not None and known.is_ours:
                 self.note(known)
-        return fresh
+                heard.num_inherited += 1
+        return heard

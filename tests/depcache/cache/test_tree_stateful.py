@@ -258,13 +258,24 @@ class TierMachine(TreeMachine):
         self._make_room(min(len(self.free_host) + num_tokens, self.host_tokens))
 
     @precondition(lambda self: self.copies.num_nodes)
-    @rule(data=st.data())
-    def store_on_disk(self, data: st.DataObject) -> None:
-        """As after a write: what has a copy in host memory gets one on disk."""
+    @rule(data=st.data(), is_borrowed=st.booleans())
+    def store_on_disk(self, data: st.DataObject, is_borrowed: bool) -> None:
+        """As after a write, here or at a neighbour: what is in host memory gets a copy on disk."""
         unstored = [node for node in self.copies.nodes() if "disk" not in node.copies]
         if unstored:
             node = data.draw(st.sampled_from(unstored))
-            self.on_disk.add(node, tuple(self._kv_of(node)))
+            self.on_disk.add(node, tuple(self._kv_of(node)), is_borrowed=is_borrowed)
+
+    @precondition(lambda self: self.on_disk.borrowed())
+    @rule(data=st.data(), is_ours=st.booleans())
+    def review(self, data: st.DataObject, is_ours: bool) -> None:
+        """A neighbour has left a copy to us, or has removed it."""
+        node = data.draw(st.sampled_from(sorted(self.on_disk.borrowed(), key=self._path_of)))
+        if is_ours:
+            self.on_disk.own(node)
+        else:
+            self.on_disk.drop(node)
+            self.tree.prune(node)
 
     @precondition(lambda self: self.on_disk.num_nodes)
     @rule(data=st.data())

@@ -231,3 +231,38 @@ def test_much_that_is_heard_at_once_is_taken_in_several_passes(
     assert beside.found.num_values == 8 - 2 * 3
     beside.found.hear()
     assert sum(tokens_found(beside.tree, EVERYONE, [number]) for number in range(1, 9)) == 8
+
+
+def test_to_make_room_nothing_of_a_neighbour_is_given_up(beside: Beside) -> None:
+    store_all(beside.tier, nodes_of([(EVERYONE, [7, 8], 2)]))
+    beside.found.read()
+    beside.hear((EVERYONE, [1, 2], 2), (EVERYONE, [7, 8, 9], 1), (TENANT, [1, 2], 2))
+    while beside.found.give_up_one():
+        check_tree(beside.tree)
+    beside.tier.drain(SLOWEST_S)
+    assert beside.tier.used_bytes == 0
+    assert beside.tier.num_values == 3 and beside.found.num_values == 1
+    assert tokens_found(beside.tree, EVERYONE, [1, 2]) == 2
+    assert tokens_found(beside.tree, EVERYONE, [7, 8, 9]) == 1  # of use when 7, 8 are there again
+    assert tokens_found(beside.tree, TENANT, [1, 2]) == 2
+
+
+def test_what_a_neighbour_removes_is_forgotten_and_what_it_leaves_can_be_given_up(
+    beside: Beside,
+) -> None:
+    values: list[Value] = [(EVERYONE, [number, 1], 2) for number in range(1, 5)]
+    beside.hear(*values, (TENANT, [1, 2], 2))
+    assert not beside.found.give_up_one()
+    for entry, ref in list(beside.neighbour.entries())[:3]:
+        assert len(entry.path) == 8
+        beside.neighbour.delete(ref)
+    beside.neighbour.drain(SLOWEST_S)
+    beside.hear()
+    assert sum(tokens_found(beside.tree, *value[:2]) for value in values) == 2
+    beside.neighbour.close()
+    beside.hear()
+    assert beside.tier.used_bytes > 0
+    while beside.found.give_up_one():
+        check_tree(beside.tree)
+    beside.tier.drain(SLOWEST_S)
+    assert beside.tier.num_values == beside.tier.used_bytes == beside.found.num_values == 0

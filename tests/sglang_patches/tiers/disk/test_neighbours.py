@@ -195,7 +195,7 @@ class Pair:
             each.drain(SLOWEST_S)
         self.clock.now += LOOK_EVERY_S
         before, after = look(tier, tier.hear)
-        return before + after
+        return before.fresh + after.fresh
 
     def close(self):
         self.one.close()
