@@ -262,20 +262,8 @@ class TierMachine(TreeMachine):
     def store_on_disk(self, data: st.DataObject, is_borrowed: bool) -> None:
         """As after a write, here or at a neighbour: what is in host memory gets a copy on disk."""
         unstored = [node for node in self.copies.nodes() if "disk" not in node.copies]
-        if unstored:
-            node = data.draw(st.sampled_from(unstored))
+        for node in [data.draw(st.sampled_from(unstored))] if unstored else ():
             self.on_disk.add(node, tuple(self._kv_of(node)), is_borrowed=is_borrowed)
-
-    @precondition(lambda self: self.on_disk.borrowed())
-    @rule(data=st.data(), is_ours=st.booleans())
-    def review(self, data: st.DataObject, is_ours: bool) -> None:
-        """A neighbour has left a copy to us, or has removed it."""
-        node = data.draw(st.sampled_from(sorted(self.on_disk.borrowed(), key=self._path_of)))
-        if is_ours:
-            self.on_disk.own(node)
-        else:
-            self.on_disk.drop(node)
-            self.tree.prune(node)
 
     @precondition(lambda self: self.on_disk.num_nodes)
     @rule(data=st.data())
@@ -294,11 +282,14 @@ class TierMachine(TreeMachine):
             self.copies.add(node, slots)
         self.on_disk.unpin([node])
 
-    @rule()
-    def evict_from_disk(self) -> None:
-        found = self.on_disk.evict_one()
-        if found is not None:
+    @rule(data=st.data(), what=st.sampled_from(["evicted", "inherited", "removed"]))
+    def lose_on_disk(self, data: st.DataObject, what: str) -> None:
+        if what == "evicted" and (found := self.on_disk.evict_one()) is not None:
             self.tree.prune(found[0])
+        elif borrowed := sorted(self.on_disk.borrowed(), key=self._path_of):
+            node = data.draw(st.sampled_from(borrowed))
+            self.on_disk.own(node) if what == "inherited" else self.on_disk.drop(node)
+            self.tree.prune(node)
 
     @rule(data=st.data(), is_host=st.booleans())
     def pin(self, data: st.DataObject, is_host: bool) -> None:
