@@ -42,6 +42,13 @@ class TorchCpuPlatform(CpuDeviceMixin, SRTPlatform):
         return PagedTokenToKVPoolAllocator
 
 
+def is_plain_cpu() -> bool:
+    """Whether SGLang runs on this platform in this process."""
+    from sglang.srt.platforms import current_platform  # which is chosen when it is first asked for
+
+    return isinstance(current_platform, TorchCpuPlatform)
+
+
 def load_adapters_unpinned() -> None:
     """Let SGLang's LoRA code ask for pinned memory, and get ordinary memory.
 

@@ -14,20 +14,16 @@ from typing import Any
 
 def bind_no_threads(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Leave the threads to torch, which shares the cores by `set_cpu_threads`."""
-    return None if _is_plain_cpu() else original(*args, **kwargs)
+    from sglang_patches.cpu_platform import is_plain_cpu
+
+    return None if is_plain_cpu() else original(*args, **kwargs)
 
 
 def use_no_nccl(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Groups of ranks talk by gloo alone."""
-    return original(*args, **(kwargs | {"use_pynccl": False} if _is_plain_cpu() else kwargs))
+    from sglang_patches.cpu_platform import is_plain_cpu
 
-
-def _is_plain_cpu() -> bool:
-    from sglang.srt.platforms import current_platform
-
-    from sglang_patches.cpu_platform import TorchCpuPlatform
-
-    return isinstance(current_platform, TorchCpuPlatform)
+    return original(*args, **(kwargs | {"use_pynccl": False} if is_plain_cpu() else kwargs))
 
 
 HOOKS = {

@@ -17,11 +17,9 @@ from sglang_patches.requests.adapters import ADAPTERS
 
 def follow_adapters(manager: AdapterManager, *args: Any, **kwargs: Any) -> None:
     """Read the weights of this manager's adapters; the first requests come much later."""
-    from sglang.srt.platforms import current_platform
+    from sglang_patches.cpu_platform import is_plain_cpu, load_adapters_unpinned
 
-    from sglang_patches.cpu_platform import TorchCpuPlatform, load_adapters_unpinned
-
-    if isinstance(current_platform, TorchCpuPlatform):
+    if is_plain_cpu():
         load_adapters_unpinned()
     ADAPTERS.follow(manager)
 

@@ -14,6 +14,7 @@ from tests.e2e.served import EngineCase, Served, serve
 from tests.helpers.judge import OracleReport
 
 if TYPE_CHECKING:
+    from tests.e2e.adapted import Adapters
     from tests.helpers.fused_oracle import FusedOracle
 
 REPORT_VARIABLE = "DEPCACHE_ORACLE_REPORT"
@@ -70,3 +71,13 @@ def served(running: Served) -> Iterator[Served]:
     running.engine.flush()
     yield running
     running.engine.check_conservation()
+
+
+@pytest.fixture(scope="module")
+def adapters(
+    model_path: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Adapters:
+    """Two LoRA adapters of one model, and an oracle for each."""
+    from tests.e2e.adapted import MODEL, Adapters
+
+    return Adapters(model_path(MODEL), tmp_path_factory.mktemp("adapters"))

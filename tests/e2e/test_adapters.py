@@ -4,25 +4,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.adapted import LAYOUTS, MODEL, Adapted, Adapters, prompts_of, start_adapted
+from tests.e2e.adapted import LAYOUTS, Adapted, Adapters, prompts_of, start_adapted
 from tests.helpers.engine import reuse_of
 from tests.helpers.judge import OracleReport
 from tests.helpers.prompts import TreePrompt, random_forest, random_tokens
 
 pytestmark = pytest.mark.sglang
 pytest.importorskip("peft", reason="needs the extra `finetune`")
-
-
-@pytest.fixture(scope="module")
-def adapters(
-    model_path: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Adapters:
-    return Adapters(model_path(MODEL), tmp_path_factory.mktemp("adapters"))
 
 
 @pytest.fixture(scope="module")

@@ -4,27 +4,17 @@
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.adapted import MODEL, Adapted, Adapters, prompts_of, start_adapted
+from tests.e2e.adapted import Adapters, prompts_of, start_adapted
 from tests.helpers.adapters import replace_adapter, scale_adapter
-from tests.helpers.ends import SLOWEST_S
 from tests.helpers.judge import OracleReport
 
 pytestmark = pytest.mark.sglang
 pytest.importorskip("peft", reason="needs the extra `finetune`")
-
-
-@pytest.fixture(scope="module")
-def adapters(
-    model_path: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Adapters:
-    return Adapters(model_path(MODEL), tmp_path_factory.mktemp("adapters"))
 
 
 def test_on_disk_an_adapter_is_found_again_by_its_weights(
@@ -44,7 +34,7 @@ def test_on_disk_an_adapter_is_found_again_by_its_weights(
     prompt = prompts_of(random.Random(6))["tree"]
     with start(paths={"A": at}) as server:
         server.ask(prompt, "A")
-        _wait_until_stored(server)
+        server.engine.wait_until_stored()
     with start(paths={"renamed": at}) as server:
         report = server.ask(prompt, "renamed", like="A")["meta_info"]["depcache"]
         assert report["loaded"] == report["context_tokens"]
@@ -60,10 +50,3 @@ def test_on_disk_an_adapter_is_found_again_by_its_weights(
     with start(paths={"A": at}) as server:
         report = server.engine.ask(prompt, lora_path="A")["meta_info"]["depcache"]
         assert report["missed"] == report["context_tokens"]
-
-
-def _wait_until_stored(server: Adapted) -> None:
-    deadline = time.monotonic() + SLOWEST_S
-    while (disk := server.engine.cache_state()["disk"])["waiting_tokens"]:
-        assert time.monotonic() < deadline, disk
-        time.sleep(0.05)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 
 from tests.e2e.served import EngineCase, Served
-from tests.helpers.ends import SLOWEST_S
 from tests.helpers.engine import start_engine
 from tests.helpers.judge import OracleReport
 from tests.helpers.prompts import TreePrompt, plain, random_forest, random_tokens
@@ -61,14 +59,6 @@ def report_of(result: dict[str, Any]) -> dict[str, Any]:
     return result["meta_info"]["depcache"]
 
 
-def wait_until_stored(served: Served) -> dict[str, Any]:
-    deadline = time.monotonic() + SLOWEST_S
-    while (disk := disk_of(served))["waiting_tokens"]:
-        assert time.monotonic() < deadline, disk
-        time.sleep(0.05)
-    return disk
-
-
 class Asked:
     """Prompts of every kind; what an engine stored of them is what the next one must find."""
 
@@ -99,7 +89,7 @@ def stored(start: Start, asked: Asked, tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("disk")
     with start(folder) as served:
         asked.ask(served)
-        disk = wait_until_stored(served)
+        disk = served.engine.wait_until_stored()
         assert disk["stored_tokens"] == disk["cached_tokens"] > 0
         assert not disk["dropped"]
     return folder
@@ -137,7 +127,7 @@ def test_after_a_restart_prompts_are_loaded_from_disk_and_not_computed(
         assert report_of(served.ask(asked.tree))["loaded"] == 0
 
         # New weights, here the same ones, which nobody can know: what is on disk is not theirs.
-        wait_until_stored(served)
+        served.engine.wait_until_stored()
         served.engine.load_weights(model_path(MODEL))
         report = report_of(served.ask(asked.tree))
         assert report["missed"] == report["context_tokens"]
@@ -160,7 +150,7 @@ def test_damaged_values_are_computed_again(start: Start, folder: Path, asked: As
             path.unlink()
     with start(folder) as served:
         asked.ask(served)  # judged
-        disk = wait_until_stored(served)
+        disk = served.engine.wait_until_stored()
         assert disk["loaded_tokens"] == 0
         asked.ask(served)
     with start(folder) as served:  # and stored again, right this time
@@ -201,7 +191,7 @@ def test_a_storage_that_raises_or_has_no_room_is_left_alone(
     with start(tmp_path, disk_backend="dynamic", disk_config=json.dumps(config)) as served:
         asked.ask(served)
         asked.ask(served)
-        disk = wait_until_stored(served)
+        disk = served.engine.wait_until_stored()
         assert disk["stored_tokens"] == 0
         assert disk["dropped"]["error"] > 0
     in_the_way = tmp_path / "file"

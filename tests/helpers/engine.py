@@ -201,6 +201,14 @@ class RunningEngine:
         states = self.run(self.engine.tokenizer_manager.get_internal_state())
         return states[0]["depcache"]["cache"]
 
+    def wait_until_stored(self) -> dict[str, Any]:
+        """Nothing waits to be written to disk. Returns the state of the disk tier."""
+        deadline = time.monotonic() + SLOWEST_S
+        while (disk := self.cache_state()["disk"])["waiting_tokens"]:
+            assert time.monotonic() < deadline, disk
+            time.sleep(0.05)
+        return disk
+
     def check_conservation(self) -> dict[str, Any]:
         """Nothing runs, so every slot is free or cached, and nothing is held. Returns the state."""
         deadline = time.monotonic() + SLOWEST_S

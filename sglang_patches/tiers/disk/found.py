@@ -66,7 +66,8 @@ class FoundValues:
         heard = self._tier.hear()
         self._heard.extend(heard.fresh)
         self._num_removed += heard.num_removed
-        if heard.num_inherited or self._num_removed > self._num_borrowed * REVIEW_SHARE:
+        # Every pass comes here, and in nearly all of them nothing was heard.
+        if heard.num_inherited or (heard.num_removed and self._is_much_removed()):
             self._review()
         if self._heard:
             self._add([self._heard.popleft() for _ in range(min(AT_ONCE, len(self._heard)))])
@@ -192,9 +193,9 @@ class FoundValues:
                     del values[digest]
         return num_tokens
 
-    @property
-    def _num_borrowed(self) -> int:
-        return self._copies.num_borrowed + sum(map(len, self._borrowed.values()))
+    def _is_much_removed(self) -> bool:
+        num_borrowed = self._copies.num_borrowed + sum(map(len, self._borrowed.values()))
+        return self._num_removed > num_borrowed * REVIEW_SHARE
 
     def _values(self) -> Iterator[deque[tuple[Entry, DiskRef]]]:
         return chain(self._unclaimed.values(), self._borrowed.values())

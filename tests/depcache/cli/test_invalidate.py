@@ -30,8 +30,7 @@ def server(monkeypatch, graph, tmp_path):
     from depcache.graph import open_store
 
     fake = FakeCache()
-    http = httpx.Client(transport=httpx.MockTransport(fake.answer))
-    monkeypatch.setattr(command, "Client", lambda url, key: Client(url, key, http_client=http))
+    http = fake.take_place(monkeypatch, command)
     settings = PrecomputeSettings(pruner="none")
     source = GraphSource(open_store(graph), settings)
     job = Precomputer(source, Client(http_client=http), state=tmp_path / "state.jsonl")

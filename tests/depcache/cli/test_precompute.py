@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from depcache.cli import precompute as command
-from depcache.client import Client
 from depcache.prompt.render import DEFAULT_CHUNK_SYSTEM
 from tests.depcache.precompute.fake import FakeCache, refused
 
@@ -28,8 +27,7 @@ def precompute(call, tmp_path):
 @pytest.fixture
 def server(monkeypatch):
     fake = FakeCache()
-    http = httpx.Client(transport=httpx.MockTransport(fake.answer))
-    monkeypatch.setattr(command, "Client", lambda url, key: Client(url, key, http_client=http))
+    fake.take_place(monkeypatch, command)
     return fake
 
 

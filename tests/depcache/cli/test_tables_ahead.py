@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import json
 
-import httpx
 import pytest
 from jsonschema import validate
 
 from depcache.cli import tables_ahead as command
-from depcache.client import Client
 from tests.depcache.precompute.fake import FakeCache, refused
 
 pytest.importorskip("sqlglot", reason="needs the extra `tables`")
@@ -60,8 +58,7 @@ INVALIDATED["required"] = list(INVALIDATED["properties"])
 @pytest.fixture
 def server(monkeypatch):
     fake = FakeCache()
-    http = httpx.Client(transport=httpx.MockTransport(fake.answer))
-    monkeypatch.setattr(command, "Client", lambda url, key: Client(url, key, http_client=http))
+    fake.take_place(monkeypatch, command)
     return fake
 
 

@@ -7,9 +7,11 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
+from types import ModuleType
 from typing import Any
 
 import httpx
+import pytest
 
 from depcache.client import Client
 from depcache.prompt.paths import Path
@@ -52,6 +54,12 @@ class FakeCache:
             Client(http_client=http) as client,
         ):
             yield client
+
+    def take_place(self, monkeypatch: pytest.MonkeyPatch, command: ModuleType) -> httpx.Client:
+        """Have a command's module talk to this server; returns what it talks through."""
+        http = httpx.Client(transport=httpx.MockTransport(self.answer))
+        monkeypatch.setattr(command, "Client", lambda url, key: Client(url, key, http_client=http))
+        return http
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         with self._lock:

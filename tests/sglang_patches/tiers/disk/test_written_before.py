@@ -75,7 +75,7 @@ class Restarted:
         deadline = time.monotonic() + SLOWEST_S
         while self.disk.tier.num_open and time.monotonic() < deadline:
             time.sleep(0.001)
-            self.disk.poll()
+        self.disk.poll()  # also what had ended before anybody looked
         [in_host, *_] = match_segments(self.tree, root, table).in_tiers
         return [
             bytes(each)
