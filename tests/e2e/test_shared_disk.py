@@ -128,12 +128,19 @@ def test_both_keep_one_limit_and_share_it(fleet: Fleet, stacks: list[ExitStack])
     one, other = (fleet.start(stack) for stack in stacks)
     for client in (one, other):
         wait_for(client, lambda disk: disk["neighbours"] == 1)
-    for client, share in ((one, 0.9), (other, 0.4)):
+
+    def fill(client: httpx.Client, share: float) -> int:
         deadline = time.monotonic() + SLOWEST_S
         while disk_of(client)["used_bytes"] < share * DISK_BYTES:
             generate(client, make_prompt(rng))
             assert fleet.num_bytes <= DISK_BYTES
             assert time.monotonic() < deadline, disk_of(client)
+        return int(wait_for(client, lambda disk: not disk["waiting_tokens"])["used_bytes"])
+
+    held = fill(one, 0.9)
+    # What is written between two looks, about a second, is not known to the other.
+    wait_for(other, lambda disk: disk["neighbour_bytes"] >= held)
+    fill(other, 0.4)
     for client in (one, other):
         disk = wait_for(client, lambda disk: disk["used_bytes"] <= disk["limit_bytes"])
         assert disk["used_bytes"] >= 0.4 * DISK_BYTES

@@ -69,7 +69,7 @@ class Lists:
                     changes += self._lists.setdefault(path, _List()).read_on(file)
         for path in self._lists.keys() - set(paths):  # inherited by somebody else, who lists it all
             del self._lists[path]
-        num_bytes = sum(each.num_bytes for each in self._lists.values())
+        num_bytes = sum(each.num_bytes + each.dead_bytes for each in self._lists.values())
         return Seen(changes, num_bytes, len(self._lists))
 
     def _inherit(self, path: Path) -> list[Known] | None:
@@ -81,29 +81,39 @@ class Lists:
 
 
 class _List:
-    """One neighbour's list: which file it was, how far it was read, and what is in it."""
+    """One neighbour's list: which file it was, how far it was read, and what is in it.
+
+    num_bytes   room of the values that are there
+    dead_bytes  of the list that say nothing any more; they take of the limit too
+    """
 
     def __init__(self) -> None:
         self._file: tuple[int, int] | None = None
         self._end = 0
-        self._alive: dict[bytes, int] = {}
-        self.num_bytes = 0
+        self._alive: dict[bytes, tuple[int, int]] = {}  # key -> room, bytes of its record
+        self.num_bytes = self.dead_bytes = 0
 
     def read_on(self, file: BinaryIO) -> list[Change]:
         """What is new in it. In a file that was written anew, what is missing was removed."""
         status = os.fstat(file.fileno())
         identity = status.st_dev, status.st_ino
-        before: dict[bytes, int] = {}
+        before: dict[bytes, tuple[int, int]] = {}
         if identity != self._file or status.st_size < self._end:
-            before, self._alive, self._end, self.num_bytes = self._alive, {}, 0, 0
+            before, self._alive, self._end = self._alive, {}, 0
+            self.num_bytes = self.dead_bytes = 0
             self._file = identity
         changes: list[Change] = []
         for end, key, known in read_records(file, self._end):
+            room, listed = self._alive.pop(key, (0, 0))
+            self.num_bytes -= room
+            self.dead_bytes += listed
+            if known is None:
+                self.dead_bytes += end - self._end
+            else:
+                room = room_bytes(known.num_bytes, known.entry.num_path)
+                self._alive[key] = room, end - self._end
+                self.num_bytes += room
             self._end = end
-            self.num_bytes -= self._alive.pop(key, 0)
-            if known is not None:
-                self._alive[key] = room_bytes(known.num_bytes, known.entry.num_path)
-                self.num_bytes += self._alive[key]
             if known is None or key not in before:
                 changes.append((key, known))
         return changes + [(key, None) for key in before.keys() - self._alive.keys()]

@@ -245,6 +245,23 @@ def test_a_list_that_was_written_anew_is_read_from_its_beginning(pair):
     assert pair.other.describe()["neighbour_bytes"] == pair.one.used_bytes
 
 
+def test_what_is_dead_in_the_list_of_a_neighbour_takes_of_the_limit(pair):
+    refs = store_all(pair.one, [make_value(1, number) for number in range(30)])
+    for ref in refs[:10]:
+        pair.one.delete(ref)
+    pair.hear(pair.other)
+    for ref in refs[10:20]:  # of records that were read in an earlier look
+        pair.one.delete(ref)
+    pair.hear(pair.other)
+    dead_bytes = pair.one._checked.manifest.dead_bytes
+    assert dead_bytes > 0
+    assert pair.other.describe()["neighbour_bytes"] == pair.one.used_bytes + dead_bytes
+    store_all(pair.one, [make_value(1, number) for number in range(5)])
+    pair.one._checked.manifest.compact()
+    pair.hear(pair.other)
+    assert pair.other.describe()["neighbour_bytes"] == pair.one.used_bytes
+
+
 def test_half_a_record_is_read_when_it_is_whole(pair):
     store_all(pair.one, [make_value(1, 0)])
     assert len(pair.hear(pair.other)) == 1
