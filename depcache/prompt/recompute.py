@@ -18,9 +18,11 @@ from depcache.prompt.layout_names import Layout
 See = Literal["ancestors", "fused"]
 Select = Literal["first", "query", "mixed", "random", "given"]
 Budget = Literal["global", "chunk"]
+Focus = Literal["settle"]
 
 SELECTS: tuple[Select, ...] = get_args(Select)
 BUDGETS: tuple[Budget, ...] = get_args(Budget)
+FOCUSES: tuple[Focus, ...] = get_args(Focus)
 DEFAULT_SHARE = 0.15
 DEFAULT_SELECT: Select = "first"
 BY_QUESTION: tuple[Select, ...] = ("query", "mixed")
@@ -53,6 +55,8 @@ class Recompute:
     selected  indices of context tokens in pre-order, ascending; with `given` and only then
     budget    global: the share is of the context, whatever row it is spent in (FusionRAG). chunk:
               it is of each row (Cache-Craft), at least one token
+    focus     settle: what is selected of rows that the question does not focus on, by what it gives
+              them in the pass that settles, is not computed again (Cache-Craft, algorithm 1)
     seed      of `random`
     is_pinned  fuse and nothing else: the server neither answers the flat prompt where that is
               cheaper, nor leaves a row unsettled that it meets for the first time
@@ -73,6 +77,7 @@ class Recompute:
     behind: tuple[Entry, ...] | None = None
     patches: bool | None = None
     budget: Budget = "global"
+    focus: Focus | None = None
 
     def __post_init__(self) -> None:
         is_number = isinstance(self.share, int | float) and not isinstance(self.share, bool)
@@ -87,6 +92,15 @@ class Recompute:
         if self.budget not in BUDGETS:
             raise PromptError(
                 f"{shorten(self.budget)} is no budget: use one of {', '.join(BUDGETS)}"
+            )
+        if self.focus is not None and self.focus not in FOCUSES:
+            raise PromptError(
+                f"{shorten(self.focus)} is no focus: use one of {', '.join(FOCUSES)}, or None"
+            )
+        if self.focus is not None and self.select == "given":
+            raise PromptError(
+                "depcache_focus came with the selector given, whose indices are final: leave out "
+                "one of them"
             )
         if not isinstance(self.seed, int) or not 0 <= self.seed <= MAX_SEED:
             raise PromptError(
@@ -103,11 +117,17 @@ class Recompute:
             raise PromptError(
                 "depcache_behind has an empty entry: send null where a row stands behind nothing"
             )
-        if any(self.behind or ()) and self.select in BY_QUESTION:
+        if any(self.behind or ()) and self.asks_question:
+            what = "depcache_focus is on" if self.focus else f"the selector is {self.select}"
             raise PromptError(
-                f"the selector is {self.select} and depcache_behind has rows: the question scores "
-                "rows that stand behind nothing, so choose another selector or leave it out"
+                f"{what} and depcache_behind has rows: the question scores rows that stand behind "
+                "nothing, so leave out one of them"
             )
+
+    @property
+    def asks_question(self) -> bool:
+        """Whether what is selected depends on what the question gives the context."""
+        return self.select in BY_QUESTION or self.focus is not None
 
     @classmethod
     def read(cls, value: float | Recompute) -> Recompute:
@@ -154,6 +174,8 @@ class Recompute:
             params["depcache_pin"] = True
         if self.budget != "global":
             params["depcache_budget"] = self.budget
+        if self.focus is not None:
+            params["depcache_focus"] = self.focus
         if self.patches is not None:
             params["depcache_patches"] = self.patches
         if self.behind is not None and any(self.behind):

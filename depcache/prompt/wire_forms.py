@@ -29,6 +29,7 @@ from depcache.prompt.recompute import (
     MAX_SEED,
     Budget,
     Entry,
+    Focus,
     Recompute,
     See,
     Select,
@@ -109,6 +110,11 @@ class FusableWire(Wire):
         default="global",
         description="Whether the share is of the context as a whole, or of each row.",
     )
+    depcache_focus: Focus | None = Field(
+        default=None,
+        description="settle: leave out what is selected of rows that the question does not focus "
+        "on. null: all that is selected is computed again.",
+    )
     depcache_patches: bool | None = Field(
         default=None,
         description="Keep what is computed again, and read what equal requests have kept. null: as "
@@ -159,6 +165,7 @@ class FusableWire(Wire):
             behind=self.behind or None,
             patches=self.depcache_patches,
             budget=self.depcache_budget,
+            focus=self.depcache_focus,
         )
 
     @property

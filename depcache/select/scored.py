@@ -15,42 +15,65 @@ from numpy.typing import NDArray
 
 from depcache.prompt.forest import Forest, IntArray
 from depcache.prompt.recompute import Recompute
+from depcache.select.focus import find_focus
 from depcache.select.query import choose_top_of_chunks
-from depcache.select.simple import deal, first, selectable
+from depcache.select.simple import SELECTORS, deal, first, selectable
 
 FIRST_PARTS: dict[str, float] = {"query": 0.0, "mixed": 0.5}
-"""Selector -> the part of its budget that the first tokens of the rows have, rounded down."""
+"""Selector -> the part of its budget that the first tokens of the rows have, rounded down. Others
+choose all of it themselves."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ByScore:
     """A budget of which some is spent without scores.
 
-    taken  (T,) int64 indices of context tokens that are chosen as it is, ascending
-    nums   how many of the others the scores choose, at least 1 in all: one number for the context,
-           or one for each row, see `Recompute.budget`
+    taken     (T,) int64 indices of context tokens that are chosen as it is, ascending
+    nums      how many of the others the scores choose: one number for the context, or one for each
+              row, see `Recompute.budget`
+    has_focus  what was chosen of rows out of focus is dropped. Else `nums` add up to 1 at least
     """
 
     taken: IntArray = field(repr=False)
     nums: tuple[int, ...]
+    has_focus: bool = False
 
     @classmethod
     def of(cls, forest: Forest, recompute: Recompute) -> ByScore | None:
         """The budget of a request; None where nothing is chosen by scores."""
-        part = FIRST_PARTS.get(recompute.select)
-        if part is None:
+        if not recompute.asks_question:
             return None
+        part = FIRST_PARTS.get(recompute.select)
+        selector = SELECTORS[recompute.select] if part is None else first
         dealt = deal(forest, recompute, selectable(forest))
-        taken = [first(forest, tokens, int(part * num), recompute.seed) for tokens, num in dealt]
-        nums = tuple(num - int(part * num) for _, num in dealt)
-        return cls(np.sort(np.concatenate(taken)), nums) if any(nums) else None
+        nums_taken = [num if part is None else int(part * num) for _, num in dealt]
+        taken = [
+            selector(forest, tokens, num, recompute.seed)
+            for (tokens, _), num in zip(dealt, nums_taken, strict=True)
+        ]
+        nums = tuple(num - out for (_, num), out in zip(dealt, nums_taken, strict=True))
+        has_focus = recompute.focus is not None
+        if not any(nums) and not (has_focus and any(nums_taken)):
+            return None
+        return cls(np.sort(np.concatenate(taken)), nums, has_focus)
 
-    def choose(self, forest: Forest, scores: NDArray[np.floating]) -> IntArray:
-        """All that is computed again: (T + sum of nums,) int64 indices, ascending, none twice.
+    def choose(self, forest: Forest, sums: NDArray[np.floating]) -> IntArray:
+        """All that is computed again: int64 indices, ascending, none twice.
 
-        scores  (context_len,), one for each token of the context, also for those that cannot be
-                selected
+        sums  (num_layers, context_len), what the question gives each token of the context, also
+              those that cannot be selected; its last layer scores them. Without a focus that alone
+
+        Returns T + sum of nums of them; with a focus those that lie in it.
         """
+        chosen = self._choose(forest, sums[-1])
+        if not self.has_focus:
+            return chosen
+        starts = forest.structure.tree_starts
+        masses = np.add.reduceat(sums, starts - forest.system_len, axis=1)
+        row_of = np.searchsorted(starts, chosen, side="right") - 1
+        return chosen[np.isin(row_of, find_focus(masses).chunks)]
+
+    def _choose(self, forest: Forest, scores: NDArray[np.floating]) -> IntArray:
         others = np.setdiff1d(selectable(forest), self.taken)
         starts = forest.structure.tree_starts if len(self.nums) > 1 else forest.starts[:1]
         lens = np.diff([*np.searchsorted(others, starts), len(others)]).tolist()

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from depcache.select.query import choose_top_of_chunks
-from eval.chunks.cachecraft import (
+from depcache.select.cachecraft import (
     adjusted_overlap,
     contextuality,
     fix_overhead,
     num_to_fix,
 )
+from depcache.select.query import choose_top_of_chunks
 from eval.chunks.oracle import Cached, IntArray, Question
 from eval.chunks.reader import KV, attention_of, join, take
 

@@ -3,7 +3,8 @@
 
 The rows of the question have seen the system alone. Their queries meet the last layer's keys of
 the context here, in a product beside the attention (FusionRAG, section 3.2). Keys are gathered by
-slot and turned from where they were computed to where they stand in the flat prompt.
+slot and turned from where they were computed to where they stand in the flat prompt. Where the
+chunks in focus are wanted, it is done in every layer (Cache-Craft, algorithm 1).
 """
 
 from __future__ import annotations
@@ -52,19 +53,21 @@ class ScoreKeeper:
             self._work.append((each.scores, each.queries, slots.to(torch.int64), numbers[1:]))
 
     def run(self, layer: Any, query: Tensor) -> None:
-        """Adds the scores, once the layer's new keys are in the pool; nothing above the last layer.
+        """Adds the scores, once the layer's new keys are in the pool.
 
         layer  SGLang's RadixAttention
         query  (num_new, num_heads * head_dim) of the batch, turned
         """
-        if not self._work or layer.layer_id != self._last_layer:
+        is_last = layer.layer_id == self._last_layer
+        work = [each for each in self._work if is_last or each[0].by_score.has_focus]
+        if not work:
             return
         if self._rope is None:
             self._rope = find_rope(self._runner)
         rope = self._rope
         pool: Tensor = self._runner.token_to_kv_pool.get_key_buffer(layer.layer_id)
         query = query.reshape(len(query), layer.tp_q_head_num, -1)
-        for scores, queries, slots, (homes, placed) in self._work:
+        for scores, queries, slots, (homes, placed) in work:
             keys = shift_keys(
                 pool[slots].float(),
                 homes,
@@ -77,7 +80,8 @@ class ScoreKeeper:
             ranks = tp_group(self._runner)
             if ranks.world_size > 1:  # each has some of the heads
                 sums = ranks.all_reduce(sums)
-            scores.add(sums, queries.stop - queries.start)
+            num_rows = queries.stop - queries.start if is_last else 0
+            scores.add(layer.layer_id, sums, num_rows)
 
 
 def sum_weights(query: Tensor, keys: Tensor, scale: float, logit_cap: float = 0.0) -> Tensor:

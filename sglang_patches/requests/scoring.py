@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from depcache.plan import SegmentTable
@@ -37,12 +38,18 @@ CHOSEN = "chosen"
 
 def to_param(by_score: ByScore) -> dict[str, Any]:
     """Returns what the scheduler is told of a budget, in plain numbers."""
-    return {"nums": list(by_score.nums), "taken": by_score.taken.tolist()}
+    return {
+        "nums": list(by_score.nums),
+        "taken": by_score.taken.tolist(),
+        "focus": by_score.has_focus,
+    }
 
 
 def take_param(told: Any) -> ByScore | None:
     """Returns the budget that the scheduler is told of; None without any."""
-    return None if told is None else ByScore(np.array(told["taken"], np.int64), tuple(told["nums"]))
+    if told is None:
+        return None
+    return ByScore(np.array(told["taken"], np.int64), tuple(told["nums"]), told["focus"])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,15 +76,16 @@ class Scores:
     forest    of the settling request, whose task is the question and the last token
     homes     (context_len,) int64 positions that the keys are turned for
     placed    (context_len,) int64 positions that they have in the flat prompt
-    sums      (context_len,) float64 on the device; None before the first row
-    num_rows  rows of the question that are in the sums
+    sums      layer -> (context_len,) float64 on the device. The last layer's, and with a focus each
+              one's
+    num_rows  rows of the question that are in the last layer's
     """
 
     by_score: ByScore
     forest: Forest = field(repr=False)
     homes: np.ndarray = field(repr=False)
     placed: np.ndarray = field(repr=False)
-    sums: Tensor | None = field(default=None, repr=False)
+    sums: dict[int, Tensor] = field(default_factory=dict[int, Tensor], repr=False)
     num_rows: int = 0
 
     @property
@@ -88,9 +96,13 @@ class Scores:
         """Returns the same before its first row: a pass that still runs adds to the old one."""
         return Scores(self.by_score, self.forest, self.homes, self.placed)
 
-    def add(self, sums: Tensor, num_rows: int) -> None:
-        """Adds what `num_rows` rows of the question give: (context_len,) float64."""
-        self.sums = sums if self.sums is None else self.sums + sums
+    def add(self, layer: int, sums: Tensor, num_rows: int) -> None:
+        """Adds what rows of the question give in a layer: (context_len,) float64.
+
+        num_rows  how many, of which the last layer tells; 0 in any other
+        """
+        before = self.sums.get(layer)
+        self.sums[layer] = sums if before is None else before + sums
         self.num_rows += num_rows
 
     def rows(
@@ -118,9 +130,10 @@ class Scores:
 
         Waits for the device.
         """
-        if self.sums is None or self.num_rows != self.num_question:
+        if self.num_rows != self.num_question:
             return None
-        return self.by_score.choose(self.forest, self.sums.cpu().numpy()).tolist()
+        sums = torch.stack([self.sums[layer] for layer in sorted(self.sums)]).cpu().numpy()
+        return self.by_score.choose(self.forest, sums).tolist()
 
 
 def set_apart(

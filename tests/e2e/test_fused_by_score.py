@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from depcache.prompt.forest import Forest
+from depcache.prompt.recompute import Recompute
+from depcache.select import select
 from sglang_patches import compat
 from tests.e2e.served import EngineCase, Served
 from tests.e2e.test_fused import ENGINES, ask, error_of, forest_prompt, is_wrong
@@ -79,6 +82,40 @@ def test_the_tokens_and_the_answer_are_those_of_the_oracle(
         assert report["select"] == name and report["recomputed"] == len(expected)
         assert report["missed"] == 0
     assert num_scored >= 20 and num_ties <= 1
+
+
+@pytest.mark.parametrize("name", ["query", "mixed", "first", "random"])
+def test_out_of_focus_nothing_is_computed_again(
+    served: Served,
+    oracle: FusedOracle,
+    rng: random.Random,
+    told: list[dict[str, Any]],
+    name: str,
+) -> None:
+    num_dropped = 0
+    for number in range(6):
+        prompt = long_prompt(rng, 3 + number % 3, rng.choice([1, 7, 19]))
+        asked = {"select": name, "recompute": 0.4, "budget": "chunk"}
+        told.clear()
+        ask(served, fuse(prompt, **asked))
+        forest = Forest.make(
+            prompt.num_tokens,
+            len(prompt.system),
+            prompt.segment_lens,
+            prompt.segment_parents,
+        )
+        if name in PARTS:
+            expected = told[-1]["chosen"]
+        else:
+            expected = select(forest, Recompute(0.4, name, budget="chunk")).tolist()  # pyright: ignore[reportArgumentType]
+        in_focus = oracle.choose_in_focus(prompt, expected)
+        told.clear()
+        result, report = ask(served, fuse(prompt, **asked, focus="settle"))
+        assert told[-1]["chosen"] == in_focus and report["recomputed"] == len(in_focus)
+        assert report["settled"] == len(prompt.task) + 1
+        assert error_of(oracle, prompt, in_focus, result) < ORACLE_LOGPROB
+        num_dropped += len(expected) - len(in_focus)
+    assert num_dropped > 0
 
 
 def test_the_same_tokens_are_chosen_cold_warm_and_after_eviction(

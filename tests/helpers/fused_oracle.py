@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
+from depcache.select.focus import find_focus
 from tests.helpers.oracle import Oracle, turn
 from tests.helpers.prompts import TreePrompt, grow
 
@@ -94,11 +95,11 @@ class FusedOracle:
         return torch.log_softmax(logits[-len(answer) :].float(), dim=-1)
 
     @torch.no_grad()
-    def scores(self, prompt: TreePrompt) -> np.ndarray:
-        """What the task gives each token of the context behind the system, float64.
+    def scores(self, prompt: TreePrompt, layer: int = -1) -> np.ndarray:
+        """What the task gives each token of the context behind the system in a layer, float64.
 
-        In all layers but the last the task sees the system and itself. In the last layer it sees
-        the reused context and nothing else, so that HuggingFace's own softmax is over that.
+        Below this layer the task sees the system and itself. In it, it sees the reused context and
+        nothing else, so that HuggingFace's own softmax is over that.
         """
         start, stop = len(prompt.system), prompt.num_context
         cache = self._reused(prompt, np.arange(stop))
@@ -117,7 +118,7 @@ class FusedOracle:
         def keep(module: Any, args: Any, output: Any) -> None:
             weights.append(output[1][0])
 
-        attention = self.model.model.layers[-1].self_attn
+        attention = self.model.model.layers[layer].self_attn
         hooks = (
             attention.register_forward_pre_hook(look, with_kwargs=True),
             attention.register_forward_hook(keep),
@@ -150,6 +151,21 @@ class FusedOracle:
         scores = np.concatenate((np.zeros(start), self.scores(prompt)))
         others = sorted(set(free) - set(taken), key=lambda index: (-scores[index], index))
         return sorted(taken + others[: num - len(taken)]), scores
+
+    def choose_in_focus(self, prompt: TreePrompt, chosen: list[int]) -> list[int]:
+        """Those of `chosen` that lie in trees which the question focuses on."""
+        start, stop = len(prompt.system), prompt.num_context
+        roots = np.flatnonzero(np.array(prompt.segment_parents) < 0)
+        firsts = start + (np.cumsum(prompt.segment_lens) - prompt.segment_lens)[roots]
+        tree_of = np.searchsorted(firsts, np.arange(start, stop), side="right") - 1
+        masses = np.array(
+            [
+                np.bincount(tree_of, weights=self.scores(prompt, layer))
+                for layer in range(len(self.model.model.layers))
+            ]
+        )
+        focus = find_focus(masses).chunks
+        return [index for index in chosen if tree_of[index - start] in focus]
 
     def _reused(
         self, prompt: TreePrompt, kept: np.ndarray, behind: Behind | None = None

@@ -51,6 +51,7 @@ SIMILAR = (("one", "two"), None)
         (Recompute(0.15, "query"), None),  # there was no loss
         (Recompute(0.15, "mixed"), "nothing was measured of 'mixed'"),
         (Recompute(select="given", selected=(7,)), "nothing was measured of 'given'"),
+        (Recompute(0.15, "first", focus="settle"), "nothing was measured of 'first' with a focus"),
         (Recompute(0.0), "at a share of 0 brought back 0.00"),
         (Recompute(0.15, "first", behind=BEFORE), None),
         (Recompute(0.0, behind=BEFORE), None),

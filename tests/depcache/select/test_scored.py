@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from depcache.errors import PromptError
 from depcache.prompt.forest import Forest
 from depcache.prompt.recompute import Recompute, Select
 from depcache.select import ByScore, num_selected, select, selectable
@@ -18,7 +19,7 @@ SCORES = np.array([9.0, 8.0, 7.0, 0.1, 0.2, 0.3, 0.4, 0.2, 0.1])  # of tokens 2-
 def choose(share: float, name: Select) -> list[int]:
     by_score = ByScore.of(ROWS, Recompute(share, name))
     assert by_score is not None
-    return by_score.choose(ROWS, SCORES).tolist()
+    return by_score.choose(ROWS, SCORES[None]).tolist()
 
 
 @pytest.mark.parametrize(
@@ -55,20 +56,41 @@ def test_a_budget_of_each_row_takes_the_highest_of_it(
     scores[-1] = 0.35
     by_score = ByScore.of(ROWS, Recompute(share, name, budget="chunk"))
     assert by_score is not None
-    assert by_score.choose(ROWS, scores).tolist() == list(expected)
+    assert by_score.choose(ROWS, scores[None]).tolist() == list(expected)
 
 
 def test_no_token_is_chosen_twice() -> None:
     by_score = ByScore.of(ROWS, Recompute(0.45, "mixed"))
     assert by_score is not None and by_score.taken.tolist() == [5, 9]
     highest_are_taken = np.array([0, 0, 0, 9.0, 0, 0, 1.0, 9.0, 0.5])
-    assert by_score.choose(ROWS, highest_are_taken).tolist() == [5, 8, 9, 10]
+    assert by_score.choose(ROWS, highest_are_taken[None]).tolist() == [5, 8, 9, 10]
 
 
 @pytest.mark.parametrize("name", ["first", "random"])
 def test_other_selectors_need_no_scores(name: Select) -> None:
     assert ByScore.of(ROWS, Recompute(0.5, name)) is None
     assert ByScore.of(ROWS, Recompute(select="given", selected=(5,))) is None
+
+
+@pytest.mark.parametrize(("name", "second"), [("first", 5), ("query", 8), ("mixed", 8)])
+def test_what_is_chosen_out_of_focus_is_dropped(name: Select, second: int) -> None:
+    recompute = Recompute(0.25, name, budget="chunk", focus="settle")
+    by_score = ByScore.of(ROWS, recompute)
+    assert by_score is not None and by_score.has_focus
+    layers = np.zeros((3, 9))
+    layers[:2, 7], layers[2] = 9.0, SCORES
+    layers[:, 0] = 8.0
+    # One token of each row but the first. Sums of the rows: 39, 1, 18.3.
+    assert by_score.choose(ROWS, layers).tolist() == [9]
+    # 24, 1, 0.3: what is nearly all of the fall is not the cut.
+    assert by_score.choose(ROWS, SCORES[None]).tolist() == [second]
+
+
+def test_indices_that_were_given_have_no_focus() -> None:
+    with pytest.raises(PromptError, match="depcache_focus came with the selector given"):
+        Recompute(select="given", selected=(5,), focus="settle")
+    with pytest.raises(PromptError, match="'all' is no focus: use one of settle, or None"):
+        Recompute(focus="all")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("name", ["query", "mixed"])

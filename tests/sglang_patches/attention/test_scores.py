@@ -104,8 +104,8 @@ HOMES = np.array([2, 3, 4, 2, 3, 4, 5])
 ORDER = np.array([0, 1, 5, 6, 7, 8, 2, 3, 4, *range(9, 15)])
 
 
-def make_scores() -> Scores:
-    return Scores(ByScore(np.array([5]), (2,)), FOREST, HOMES, np.arange(2, 9))
+def make_scores(has_focus: bool = False) -> Scores:
+    return Scores(ByScore(np.array([5]), (2,), has_focus), FOREST, HOMES, np.arange(2, 9))
 
 
 def test_keys_are_turned_to_where_they_stand_and_chunks_add_up() -> None:
@@ -123,9 +123,9 @@ def test_keys_are_turned_to_where_they_stand_and_chunks_add_up() -> None:
     keys = turned(world.raw[context], np.arange(2, 9))
     # Question rows 9, 10 behind two of another request's and the row before; then 11, 12, 13.
     questions = torch.cat((query[4:6], query[0:3]))
-    assert scores.sums is not None and scores.num_rows == 5
+    assert list(scores.sums) == [LAST_LAYER] and scores.num_rows == 5
     expected = dense(questions, keys)
-    assert np.abs(scores.sums.numpy() - expected).max() < 1e-5
+    assert np.abs(scores.sums[LAST_LAYER].numpy() - expected).max() < 1e-5
     as_cached = dense(questions, world.pool[context])
     assert np.abs(as_cached - expected).max() > 1e-2  # a control: turning matters
     assert scores.chosen() == sorted([5, *(6 + np.argsort(-expected[4:])[:2])])
@@ -135,6 +135,17 @@ def test_only_the_last_layer_and_only_its_own_pass_count() -> None:
     world, scores = World(), make_scores()
     query = torch.randn(15, 4, HEAD_DIM)
     world.run([scores.rows(ORDER, 0, 15, 0, 0)], query, layer_id=LAST_LAYER - 1)
-    assert scores.sums is None
+    assert not scores.sums
     world.run([], query)
-    assert scores.sums is None and scores.chosen() is None
+    assert not scores.sums and scores.chosen() is None
+
+
+def test_with_a_focus_every_layer_counts() -> None:
+    world, scores = World(), make_scores(has_focus=True)
+    rows = scores.rows(ORDER, 0, 15, 0, 0)
+    for layer in (LAST_LAYER - 1, LAST_LAYER):
+        assert scores.chosen() is None
+        world.run([rows], torch.randn(15, 4, HEAD_DIM), layer_id=layer)
+    assert list(scores.sums) == [LAST_LAYER - 1, LAST_LAYER] and scores.num_rows == 5
+    sums = np.stack([each.numpy() for each in scores.sums.values()])
+    assert scores.chosen() == scores.by_score.choose(FOREST, sums).tolist()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,11 +79,11 @@ def test_scores_begin_anew_when_the_request_does() -> None:
     state = make_state(tree)
     old = state.scores
     assert old is not None and state.plan is not None
-    old.add(torch.ones(7, dtype=torch.float64), 4)
+    old.add(3, torch.ones(7, dtype=torch.float64), 4)
     state.start(tree, state.plan)
     assert state.scores is not None and state.scores.num_rows == 0
-    old.add(torch.ones(7, dtype=torch.float64), 1)  # a pass that was still running
-    assert state.scores.sums is None and state.scores.chosen() is None
+    old.add(3, torch.ones(7, dtype=torch.float64), 1)  # a pass that was still running
+    assert not state.scores.sums and state.scores.chosen() is None
 
 
 def make_scores() -> Scores:
@@ -103,9 +104,9 @@ def test_the_rows_of_all_chunks_are_those_of_the_question(chunk: int) -> None:
 
 def test_the_highest_are_chosen_once_every_row_has_come() -> None:
     scores = make_scores()
-    scores.add(torch.tensor([9.0, 9, 9, 5, 1, 0, 2], dtype=torch.float64), 3)
+    scores.add(3, torch.tensor([9.0, 9, 9, 5, 1, 0, 2], dtype=torch.float64), 3)
     assert scores.chosen() is None
-    scores.add(torch.tensor([0.0, 0, 0, 0, 0, 4, 0], dtype=torch.float64), 1)
+    scores.add(3, torch.tensor([0.0, 0, 0, 0, 0, 4, 0], dtype=torch.float64), 1)
     assert scores.chosen() == [5, 7, 8]
 
 
@@ -113,7 +114,7 @@ def test_the_report_has_what_was_chosen() -> None:
     state = make_state(KVTree())
     req: Any = SimpleNamespace(customized_info={"depcache": FirstSlice([state.report()])})
     assert state.scores is not None
-    state.scores.add(torch.tensor([9.0, 9, 9, 5, 1, 0, 2], dtype=torch.float64), 4)
+    state.scores.add(3, torch.tensor([9.0, 9, 9, 5, 1, 0, 2], dtype=torch.float64), 4)
     state.tell_chosen(req)
     assert req.customized_info["depcache"][0]["chosen"] == [5, 6, 8]
     plain = make_state(KVTree(), None)
@@ -125,4 +126,7 @@ def test_the_report_has_what_was_chosen() -> None:
 def test_a_budget_is_told_in_plain_numbers() -> None:
     budget = take_param(json.loads(json.dumps(to_param(BUDGET))))
     assert budget is not None and (budget.nums, budget.taken.tolist()) == ((2,), [5])
+    assert not budget.has_focus
+    focused = replace(BUDGET, has_focus=True)
+    assert (told := take_param(json.loads(json.dumps(to_param(focused))))) and told.has_focus
     assert take_param(None) is None

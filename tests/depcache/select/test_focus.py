@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from eval.chunks.focus import Focus, find_focus, focus_of
+from depcache.select.focus import Focus, find_focus, focus_of
 
 
 def test_one_chunk_is_in_focus() -> None:

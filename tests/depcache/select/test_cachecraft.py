@@ -7,7 +7,7 @@ from math import exp
 
 import pytest
 
-from eval.chunks.cachecraft import (
+from depcache.select.cachecraft import (
     adjusted_overlap,
     contextuality,
     fix_overhead,
