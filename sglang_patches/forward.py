@@ -10,6 +10,7 @@ import torch
 
 from flashinfer_masks.visibility import Step
 from sglang_patches.contract import Batch, ForwardBatch
+from sglang_patches.requests.masses import MassRows
 from sglang_patches.requests.scoring import ScoredRows
 from sglang_patches.requests.state import PendingCopy, RequestState, get_state
 from sglang_patches.tiers.host.residency import PendingLoad
@@ -23,12 +24,14 @@ class DependencyBatch:
     copies  shifted hits to copy before the first layer
     load    rows to bring from the host tier before that
     scored  rows that the context of their request is scored by
+    weighed  rows of flat prompts that are to tell what they give each other
     """
 
     steps: list[Step | None]
     copies: list[PendingCopy]
     load: PendingLoad | None = None
     scored: list[ScoredRows] = field(default_factory=list[ScoredRows])
+    weighed: list[MassRows] = field(default_factory=list[MassRows])
 
 
 class _Rids(list[str]):
@@ -86,6 +89,7 @@ def _prepare_extend(
     steps: list[Step | None] = []
     copies: list[PendingCopy] = []
     scored: list[ScoredRows] = []
+    weighed: list[MassRows] = []
     start = 0
     for number, (req, state, num_prefix, num_new) in enumerate(
         zip(
@@ -109,13 +113,16 @@ def _prepare_extend(
                 if state.scores is not None:
                     rows = state.scores.rows(order, num_prefix, num_new, number, start)
                     scored += [] if rows is None else [rows]
+                if state.masses is not None:
+                    given = state.masses.rows(order, num_prefix, num_new, number, start)
+                    weighed += [] if given is None else [given]
             except Exception as error:
                 batch.tree_cache.faults.end(req, "place the request's rows", error)
         steps.append(step)
         start += num_new
     forward_batch.positions = positions
     rids = _Rids(forward_batch.rids)
-    rids.dependencies = DependencyBatch(steps, copies, load, scored)
+    rids.dependencies = DependencyBatch(steps, copies, load, scored, weighed)
     forward_batch.rids = rids
 
 

@@ -31,7 +31,8 @@ class ReuseReport:
     recompute        the share that was asked for
     settled          tokens that a pass before this one computed for it: rows, each alone or behind
                      what it was asked to stand behind, and that with them
-    behind           rows that were computed behind something that is not in the prompt
+    behind           rows that were computed behind something that is not in the prompt, as asked
+    variants         rows that were reused as a past prompt left them, with the selector "stored"
     fallback_reason  why it was; None if it was not, or was meant to be plain
     differs          in what the answer may differ from that to the flat text under ordinary
                      attention: "merging" (equal beginnings stand once), "visibility" (facts do not
@@ -61,6 +62,7 @@ class ReuseReport:
     recompute: float | None = None
     settled: int = 0
     behind: int = 0
+    variants: int = 0
     fallback_reason: str | None = None
     differs: tuple[str, ...] | None = None
     recognised: dict[str, int] | None = None

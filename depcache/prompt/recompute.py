@@ -16,7 +16,7 @@ from depcache.errors import PromptError, shorten
 from depcache.prompt.layout_names import Layout
 
 See = Literal["ancestors", "fused"]
-Select = Literal["first", "query", "mixed", "random", "given"]
+Select = Literal["first", "query", "mixed", "random", "stored", "given"]
 Budget = Literal["global", "chunk"]
 Focus = Literal["settle"]
 
@@ -27,6 +27,7 @@ DEFAULT_SHARE = 0.15
 DEFAULT_SELECT: Select = "first"
 BY_QUESTION: tuple[Select, ...] = ("query", "mixed")
 MAX_SEED = 2**32 - 1
+MAX_ALPHA = 10
 
 type Part = str | tuple[int, ...]
 """One chunk: its text, or its token ids."""
@@ -49,14 +50,17 @@ def parts_of(entry: Entry) -> tuple[Part, ...]:
 class Recompute:
     """A share of the context, its selector, and behind what the context's KV was computed.
 
-    share     of the context's tokens, from 0 to 1; not with `given`
+    share     of the context's tokens, from 0 to 1; neither with `given` nor with `stored`
     select    first: the first tokens of each row. query: those that the question leans on most
-              (FusionRAG, section 3.2). mixed: half of each. random: a control. given: `selected`
+              (FusionRAG, section 3.2). mixed: half of each. random: a control. stored: rows as past
+              prompts left them, and what leaned most on rows before it there, as much of each row
+              as its CFO (Cache-Craft, section 3). given: `selected`
     selected  indices of context tokens in pre-order, ascending; with `given` and only then
     budget    global: the share is of the context, whatever row it is spent in (FusionRAG). chunk:
               it is of each row (Cache-Craft), at least one token
     focus     settle: what is selected of rows that the question does not focus on, by what it gives
               them in the pass that settles, is not computed again (Cache-Craft, algorithm 1)
+    alpha     of `stored`: how careful it is (Cache-Craft, eq. 12), above 0 and at most 10
     seed      of `random`
     is_pinned  fuse and nothing else: the server neither answers the flat prompt where that is
               cheaper, nor leaves a row unsettled that it meets for the first time
@@ -78,6 +82,7 @@ class Recompute:
     patches: bool | None = None
     budget: Budget = "global"
     focus: Focus | None = None
+    alpha: float = 1.0
 
     def __post_init__(self) -> None:
         is_number = isinstance(self.share, int | float) and not isinstance(self.share, bool)
@@ -102,6 +107,7 @@ class Recompute:
                 "depcache_focus came with the selector given, whose indices are final: leave out "
                 "one of them"
             )
+        self._check_stored()
         if not isinstance(self.seed, int) or not 0 <= self.seed <= MAX_SEED:
             raise PromptError(
                 f"the selector's seed is {shorten(self.seed)}: send an int from 0 to {MAX_SEED}"
@@ -123,6 +129,32 @@ class Recompute:
                 f"{what} and depcache_behind has rows: the question scores rows that stand behind "
                 "nothing, so leave out one of them"
             )
+
+    def _check_stored(self) -> None:
+        is_number = isinstance(self.alpha, int | float) and not isinstance(self.alpha, bool)
+        if not is_number or not 0 < self.alpha <= MAX_ALPHA:
+            raise PromptError(
+                f"alpha is {shorten(self.alpha)}: send a number above 0, and at most {MAX_ALPHA}"
+            )
+        if self.select != "stored":
+            if self.alpha != 1:
+                raise PromptError(
+                    f"alpha goes with the selector stored, and this one is {self.select}: leave it "
+                    "out"
+                )
+            return
+        others = {
+            "depcache_recompute": self.share != DEFAULT_SHARE,
+            "depcache_budget": self.budget != "global",
+            "depcache_focus": self.focus is not None,
+            "depcache_behind": any(self.behind or ()),
+        }
+        for name, is_given in others.items():
+            if is_given:
+                raise PromptError(
+                    f"{name} came with the selector stored, which chooses how much of each row is "
+                    "computed again, and behind what it stands: leave out one of them"
+                )
 
     @property
     def asks_question(self) -> bool:
@@ -166,6 +198,8 @@ class Recompute:
             "depcache_recompute": self.share,
             "depcache_select": self.select,
         }
+        if self.alpha != 1:
+            params["depcache_alpha"] = self.alpha
         if self.selected is not None:
             params["depcache_selected"] = list(self.selected)
         if self.seed:

@@ -26,6 +26,7 @@ from depcache.prompt.paths import Path, read_paths
 from depcache.prompt.recompute import (
     DEFAULT_SELECT,
     DEFAULT_SHARE,
+    MAX_ALPHA,
     MAX_SEED,
     Budget,
     Entry,
@@ -92,7 +93,8 @@ class FusableWire(Wire):
     depcache_select: Select = Field(
         default=DEFAULT_SELECT,
         description="Who chooses these tokens. query and mixed go by what the question leans on, "
-        "for which it is computed once more; given: depcache_selected does.",
+        "for which it is computed once more; stored by what each row leaned on in the past prompt "
+        "that left it; given: depcache_selected does.",
     )
     depcache_selected: _Ints = Field(
         default_factory=list,
@@ -114,6 +116,12 @@ class FusableWire(Wire):
         default=None,
         description="settle: leave out what is selected of rows that the question does not focus "
         "on. null: all that is selected is computed again.",
+    )
+    depcache_alpha: float = Field(
+        default=1.0,
+        gt=0,
+        le=MAX_ALPHA,
+        description="How careful the selector stored is: it computes so many times more again.",
     )
     depcache_patches: bool | None = Field(
         default=None,
@@ -166,6 +174,7 @@ class FusableWire(Wire):
             patches=self.depcache_patches,
             budget=self.depcache_budget,
             focus=self.depcache_focus,
+            alpha=self.depcache_alpha,
         )
 
     @property

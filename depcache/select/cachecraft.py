@@ -83,6 +83,14 @@ def fix_overhead(contextuality: float, adjusted_overlap: float, alpha: float = 1
     return min(1.0, max(0.0, alpha * contextuality * (1 - adjusted_overlap)))
 
 
+def overhead_alone(is_first: bool, alpha: float = 1.0) -> float:
+    """The CFO of a chunk that was computed with no chunk before it, 0 to 1.
+
+    is_first  it has none before it now either
+    """
+    return fix_overhead(contextuality((), 1.0, (), 1), float(is_first), alpha)
+
+
 def num_to_fix(cfo: float, own_len: int) -> int:
     """Tokens of the chunk to compute again, ceil(CFO |C|) (eq. 14); 0 to own_len."""
     return min(own_len, ceil(round(cfo * own_len, 9)))

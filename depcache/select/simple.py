@@ -10,6 +10,7 @@ import numpy as np
 from depcache.errors import PromptError, shorten
 from depcache.prompt.forest import Forest, IntArray
 from depcache.prompt.recompute import Recompute
+from depcache.select.cachecraft import num_to_fix, overhead_alone
 
 
 def select(forest: Forest, recompute: Recompute, seen: IntArray | int = 0) -> IntArray:
@@ -38,15 +39,18 @@ def deal(forest: Forest, recompute: Recompute, tokens: IntArray) -> list[tuple[I
 
     tokens  as `selectable` gives them; one part with the budget `global`, else one for each row
     """
-    if recompute.budget == "global" or not forest.num_trees:
+    is_stored = recompute.select == "stored"
+    if (recompute.budget == "global" and not is_stored) or not forest.num_trees:
         return [(tokens, min(num_selected(recompute.share, forest.context_len), len(tokens)))]
     starts = [*forest.structure.tree_starts.tolist(), forest.task_start]
     parts = np.split(tokens, np.searchsorted(tokens, starts[1:-1]))
     lens = np.diff(starts).tolist()
-    return [
-        (part, min(num_selected(recompute.share, length), len(part)))
-        for part, length in zip(parts, lens, strict=True)
-    ]
+    if is_stored:
+        overheads = [overhead_alone(not row, recompute.alpha) for row in range(len(lens))]
+        nums = [num_to_fix(cfo, length) for cfo, length in zip(overheads, lens, strict=True)]
+    else:
+        nums = [num_selected(recompute.share, length) for length in lens]
+    return [(part, min(num, len(part))) for part, num in zip(parts, nums, strict=True)]
 
 
 def read_selected(selected: Sequence[int], forest: Forest) -> IntArray:
@@ -117,5 +121,7 @@ SELECTORS: dict[str, Callable[[Forest, IntArray, int, int], IntArray]] = {
     # As many tokens as they will choose, until their scores are there: `depcache.select.scored`.
     "query": first,
     "mixed": first,
+    # And those of rows that are alone behind the system: `depcache.select.variants`.
+    "stored": first,
     "random": random,
 }

@@ -23,6 +23,7 @@ from depcache.errors import ConfigError
 from flashinfer_masks.batches import Call, Kind, PlainStep, PlanName, choose_plan, plan_batch
 from sglang_patches.attention.copies import RowCopier
 from sglang_patches.attention.flashinfer_calls import FlashInferCall, Heads, Wrappers
+from sglang_patches.attention.masses import MassKeeper
 from sglang_patches.attention.paged import BatchAttention, Scales, find_slots
 from sglang_patches.attention.scores import ScoreKeeper
 from sglang_patches.forward import DependencyBatch, get_batch
@@ -43,6 +44,7 @@ class DependencyFlashInferBackend(FlashInferAttnBackend):
         self._rows = runner.req_to_token_pool.req_to_token
         self._copier = RowCopier(runner)
         self._scores = ScoreKeeper(runner)
+        self._masses = MassKeeper(runner)
         self._wrappers = Wrappers(self._make_wrapper)
         self._attention: BatchAttention | None = None
 
@@ -50,6 +52,7 @@ class DependencyFlashInferBackend(FlashInferAttnBackend):
         dependencies = get_batch(forward_batch)
         self._copier.run(dependencies)
         self._scores.start(dependencies, forward_batch)
+        self._masses.start(dependencies, forward_batch)
         self._attention = None
         if dependencies is None or all(step is None for step in dependencies.steps):
             super().init_forward_metadata(forward_batch)
@@ -78,6 +81,7 @@ class DependencyFlashInferBackend(FlashInferAttnBackend):
         query = q.contiguous().view(-1, layer.tp_q_head_num, layer.head_dim)
         output = self._attention.run(query, keys, values, scales)
         self._scores.run(layer, query)
+        self._masses.run(layer, query)
         return output.view(-1, layer.tp_q_head_num * layer.head_dim)
 
     def _make_attention(self, forward_batch: Any, dependencies: DependencyBatch) -> BatchAttention:

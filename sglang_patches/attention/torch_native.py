@@ -15,6 +15,7 @@ from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBack
 
 from depcache.config import Config
 from sglang_patches.attention.copies import RowCopier
+from sglang_patches.attention.masses import MassKeeper
 from sglang_patches.attention.scores import ScoreKeeper
 from sglang_patches.attention.torch_plans import WORK_BY_PLAN, AttentionWork, CausalWork
 from sglang_patches.cpu_platform import is_cpu, set_cpu_threads
@@ -34,6 +35,7 @@ class DependencyTorchBackend(TorchNativeAttnBackend):
         self._work: list[AttentionWork] | None = None
         self._copier = RowCopier(runner)
         self._scores = ScoreKeeper(runner)
+        self._masses = MassKeeper(runner)
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
         super().init_forward_metadata(forward_batch)
@@ -41,6 +43,7 @@ class DependencyTorchBackend(TorchNativeAttnBackend):
         dependencies = get_batch(forward_batch)
         self._copier.run(dependencies)
         self._scores.start(dependencies, forward_batch)
+        self._masses.start(dependencies, forward_batch)
         if not forward_batch.forward_mode.is_extend() or forward_batch.encoder_lens is not None:
             return
         if dependencies is None and not self._new_rows_only:
@@ -69,6 +72,7 @@ class DependencyTorchBackend(TorchNativeAttnBackend):
     ) -> torch.Tensor:
         output = super().forward_extend(q, k, v, layer, forward_batch, save_kv_cache)
         self._scores.run(layer, q)
+        self._masses.run(layer, q)
         return output
 
     def _run_sdpa_forward_extend(

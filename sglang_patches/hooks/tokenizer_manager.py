@@ -20,6 +20,7 @@ from depcache.errors import PromptError
 from sglang_patches.http.rejections import counting_rejections
 from sglang_patches.http.watched import WATCHED
 from sglang_patches.observe.traces import TRACE
+from sglang_patches.requests.copies import learn
 from sglang_patches.requests.fused import FUSED, judge, settle
 from sglang_patches.requests.inbound import ABSENT, DIFFERS, prepare, refuse_lists
 from sglang_patches.requests.inner import pass_on
@@ -107,6 +108,7 @@ async def unwrap_report(
             if report is None:
                 report = next((value for value in values or () if value), None)
                 if report is not None:
+                    learn(obj, report)
                     report["differs"] = getattr(obj, DIFFERS, None)
                     if hasattr(obj, FUSED):
                         report |= getattr(obj, FUSED).report(report["differs"])

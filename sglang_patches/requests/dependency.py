@@ -308,6 +308,8 @@ class DependencyRequests:
         assert state.tail is not None
         self._begin(req, state)
         self._insert(req, state, num_rows)
+        if num_rows >= state.num_tokens:
+            state.tell(req)
         if state.trace is not None and num_rows <= state.num_tokens:
             state.trace["done_s"] = time.perf_counter()  # so far: the next chunk may be the last
         compat.set_computed(req, self._slots, num_rows)
@@ -325,7 +327,7 @@ class DependencyRequests:
         self._begin(req, state)
         if is_insert:
             self._insert(req, state, num_rows)
-            state.tell_chosen(req)
+            state.tell(req)
         # Shifted copies, and rows that the tree did not take, are the request's own.
         is_own = np.ones(num_rows, bool)
         num_prompt = min(num_rows, state.num_tokens)

@@ -18,23 +18,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
-from depcache.cache.radix import to_key
 from depcache.config import Config
-from depcache.prompt.behind import Behind, ids_of, tokens_seen
+from depcache.prompt.behind import Behind, tokens_seen
 from depcache.prompt.forest import Forest, IntArray
 from depcache.prompt.recompute import Recompute
 from depcache.prompt.wire import without_wire
 from depcache.prompt.wire_forms import Wire
 from depcache.select import ByScore, select, selectable
-from depcache.select.cost import ReuseForecast, choose
+from depcache.select.cost import choose
 from sglang_patches import compat
-from sglang_patches.http.ask import ask
+from sglang_patches.requests.copies import Copies
 from sglang_patches.requests.evidence import lacking
+from sglang_patches.requests.looks import looks_of, row_keys
 from sglang_patches.requests.scoring import CHOSEN
 from sglang_patches.requests.settling import SETTLES, ids_params, make_settling
 from sglang_patches.requests.shadow import shadow
@@ -71,6 +70,7 @@ class Fused:
     num_settled  tokens computed to settle rows, the system and one token of the task among them,
                  and to score them: the task once more
     behind       what its rows stand behind; None: all of them behind the system alone
+    num_variants  rows of these that are what a past prompt left
     by_score     what is chosen by scores that are not there yet; None where nothing is
     """
 
@@ -82,7 +82,15 @@ class Fused:
     reason: str | None = None
     num_settled: int = 0
     behind: Behind | None = None
+    num_variants: int = 0
     by_score: ByScore | None = field(default=None, repr=False)
+
+    @property
+    def share(self) -> float:
+        """The share that is computed again."""
+        if self.recompute.select != "stored":
+            return self.recompute.share
+        return round(self.num_selected / max(self.forest.context_len, 1), 4)
 
     def report(self, differs: list[str]) -> dict[str, Any]:
         """What a reply says of it, beside the counts of every report.
@@ -92,11 +100,13 @@ class Fused:
         told: dict[str, Any] = {
             "see": "flat" if self.is_flat else "fused",
             "select": self.recompute.select,
-            "recompute": self.recompute.share,
+            "recompute": self.share,
             "settled": self.num_settled,
             "differs": [each for each in differs if each == "merging" or not self.is_flat],
         }
-        if self.behind is not None and not self.is_flat:
+        if self.recompute.select == "stored":
+            told["variants"] = 0 if self.is_flat else self.num_variants
+        elif self.behind is not None and not self.is_flat:
             told["behind"] = sum(each is not None for each in self.behind)
         return told if self.reason is None else {**told, "fallback_reason": self.reason}
 
@@ -127,7 +137,9 @@ def read_fused(
         serve_flat(obj, fused, unproven or GUARDED)
         return
     recompute = allowed
-    if recompute.share == 1 or np.isin(selectable(forest, seen), selected).all():
+    # What is computed again of copies is known once they are.
+    is_all = recompute.select != "stored" and np.isin(selectable(forest, seen), selected).all()
+    if recompute.share == 1 or is_all:
         serve_flat(obj, fused)
         return
     fused.num_selected = len(selected)
@@ -187,17 +199,26 @@ async def settle(manager: Any, obj: Any) -> None:
 
 
 async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
-    looks = _looks_of(manager)
+    looks = looks_of(manager)
     tenant = sealed(obj)
-    found = await looks.look(
-        {
-            "input_ids": fused.tokens.tolist(),
-            "extra_key": tenant,
-            "custom_params": obj.sampling_params["custom_params"],
-        }
-    )
-    missing: list[int] = found["missing_by_tree"]
     keys = row_keys(fused.tokens, fused.forest, tenant, fused.behind)
+
+    async def look() -> dict[str, Any]:
+        return await looks.look(
+            {
+                "input_ids": fused.tokens.tolist(),
+                "extra_key": tenant,
+                "custom_params": obj.sampling_params["custom_params"],
+            }
+        )
+
+    copies: Copies | None = None
+    if fused.recompute.select == "stored":
+        copies = Copies(looks.variants, keys, fused.forest, fused.tokens, fused.recompute.alpha)
+        found = await copies.place(look, lambda chosen: _take_copies(obj, fused, chosen))
+    else:
+        found = await look()
+    missing: list[int] = found["missing_by_tree"]
     met = looks.forecast.meet(keys, [not num for num in missing])
     forest = fused.forest
     choice = choose(
@@ -208,12 +229,19 @@ async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
         num_context=forest.task_start,
         num_prefix=found["prefix"],
         num_task=forest.task_len,
-        share=fused.recompute.share,
+        share=fused.share,
         is_pinned=fused.recompute.is_pinned,
         needs_scores=fused.by_score is not None,
         # Until there are scores nobody knows which tokens are selected.
         num_patched=found["patched"] if fused.recompute.patches and not fused.by_score else None,
     )
+    if copies is not None:
+        is_all = np.isin(copies.selectable, copies.selected).all()
+        if is_all or not choice.is_fused:
+            serve_flat(obj, fused, None if is_all else CHEAPER)
+            copies.ask_for_masses(obj)
+            return
+        copies.use()
     if not choice.is_fused:
         serve_flat(obj, fused, CHEAPER)
     elif choice.settled or fused.by_score is not None:
@@ -230,74 +258,10 @@ async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
                 _set_selected(obj, fused, reports[0][CHOSEN])
 
 
-def row_keys(
-    tokens: IntArray, forest: Forest, tenant: str | None, behind: Behind | None = None
-) -> list[bytes]:
-    """What tells each tree of a prompt from all others: a digest of system, tenant and tokens.
-
-    Those that it stands behind among them.
-    """
-    head = blake2b(repr(tenant).encode(), digest_size=16)
-    head.update(to_key(tokens[: forest.system_len]))
-    starts = forest.structure.tree_starts
-    keys: list[bytes] = []
-    stops = [*starts[1:], forest.task_start]
-    above = behind or (None,) * len(starts)
-    for start, stop, ids in zip(starts, stops, above, strict=True):
-        row = head.copy()
-        for chunk in ids_of(ids):
-            row.update(b"%d:" % len(chunk) + to_key(np.array(chunk, np.int64)))
-        row.update(to_key(tokens[start:stop]))
-        keys.append(row.digest())
-    return keys
-
-
-class Looks:
-    """Looks into the scheduler's cache, many in one question while another is on its way.
-
-    forecast  of the rows that were asked for in this process
-    """
-
-    def __init__(self, manager: Any) -> None:
-        self.forecast = ReuseForecast()
-        self._manager = manager
-        self._waiting: list[tuple[dict[str, Any], asyncio.Future[dict[str, Any]]]] = []
-        self._task: asyncio.Task[None] | None = None
-
-    async def look(self, prompt: dict[str, Any]) -> dict[str, Any]:
-        """What `control` finds of a prompt: {"missing_by_tree": [tokens], "prefix": tokens}."""
-        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((prompt, future))
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._ask())
-        return await future
-
-    async def _ask(self) -> None:
-        while self._waiting:
-            asked, self._waiting = self._waiting, []
-            try:
-                question = {"ask": "missing", "prompts": [prompt for prompt, _ in asked]}
-                found: list[Any] = (await ask(self._manager, question))["reply"]["found"]
-            except Exception as error:
-                found = [error] * len(asked)
-            for (_, future), each in zip(asked, found, strict=True):
-                if future.done():
-                    continue
-                if isinstance(each, Exception):
-                    future.set_exception(each)
-                else:
-                    future.set_result(each)
-
-
-_LOOKS = "depcache_looks"  # attribute of a TokenizerManager
-
-
-def _looks_of(manager: Any) -> Looks:
-    looks = getattr(manager, _LOOKS, None)
-    if looks is None:
-        looks = Looks(manager)
-        setattr(manager, _LOOKS, looks)
-    return looks
+def _take_copies(obj: Any, fused: Fused, copies: Copies) -> None:
+    fused.behind, fused.num_selected = copies.behind, len(copies.selected)
+    fused.num_variants = copies.num_variants
+    _set_selected(obj, fused, copies.selected.tolist())
 
 
 def _set_selected(obj: Any, fused: Fused, selected: list[int]) -> None:

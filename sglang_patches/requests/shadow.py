@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from depcache.config import Config
-from depcache.prompt.recompute import Recompute
+from depcache.prompt.recompute import MAX_ALPHA, Recompute
 from depcache.select.guard import QualityGuard
 from sglang_patches.requests.beside import make_beside
 from sglang_patches.requests.tenants import TenantKey
@@ -52,6 +52,9 @@ class Shadow:
         share = self.guard.share(recompute.share)
         if share is None:
             return None
+        if recompute.select == "stored":  # its budget is no share
+            alpha = min(MAX_ALPHA, recompute.alpha * share / recompute.share)
+            return replace(recompute, alpha=alpha)
         return recompute if share == recompute.share else replace(recompute, share=share)
 
     def pass_over(self) -> None:

@@ -29,6 +29,7 @@ from depcache.select import select
 from flashinfer_masks.visibility import Structure
 from sglang_patches.contract import Request
 from sglang_patches.requests.inner import SEEING_ROWS, STORING
+from sglang_patches.requests.masses import MASSES, RowMasses, take_masses
 from sglang_patches.requests.scoring import CHOSEN, SCORING, Scores, set_apart, take_param
 from sglang_patches.requests.tenants import Namespace
 
@@ -107,6 +108,7 @@ class RequestState:
     plan_s          seconds spent so far on preparing, matching and planning it
     trace           what is told of it to whoever watches; None while nobody does
     scores          of the context, where it settles rows for a selector that goes by them
+    masses          what its rows give each other, where it is a flat prompt that is to tell
     num_seeing      rows that say what they see, see `inner.SEEING_ROWS`; None where none does
     """
 
@@ -132,6 +134,7 @@ class RequestState:
     plan_s: float = 0.0
     trace: dict[str, Any] | None = None
     scores: Scores | None = None
+    masses: RowMasses | None = None
     num_seeing: int | None = None
 
     @classmethod
@@ -161,6 +164,7 @@ class RequestState:
             structure=structure,
             decode_offset=int(table.positions[-1]) + 1 - forest.num_tokens,
             scores=scores,
+            masses=take_masses(told.get(MASSES), table.task_start),
             num_seeing=told.get(SEEING_ROWS),
         )
 
@@ -183,6 +187,8 @@ class RequestState:
             self.structure = self.structure.recompute(in_context)
         if self.scores is not None:
             self.scores = self.scores.restart()
+        if self.masses is not None:
+            self.masses = self.masses.restart()
         self.handle = Handle(list(plan.nodes))
         num_computed = self.num_tokens - plan.num_hits - plan.num_tail
         if self.table.patches:
@@ -222,11 +228,19 @@ class RequestState:
         positions[:num_prompt] = self.table.positions[index]
         return positions
 
-    def tell_chosen(self, req: Request) -> None:
-        """Adds to the report of `req` what the scores of its context have chosen."""
-        if self.scores is not None and req.customized_info is not None:
-            [report] = req.customized_info[ATTRIBUTE]
+    def tell(self, req: Request) -> None:
+        """Adds to the report of `req` what its context was computed for, once all of it is.
+
+        What the scores of its context have chosen; or what its rows gave each other, once.
+        """
+        if req.customized_info is None or (self.scores is None and self.masses is None):
+            return
+        [report] = req.customized_info[ATTRIBUTE]
+        if self.scores is not None:
             report[CHOSEN] = self.scores.chosen()
+        if self.masses is not None:
+            report[MASSES] = self.masses.told()
+            self.masses = None
 
     def _count_tables(self) -> dict[str, int | None]:
         """Rows that say what they see, and those of them none of whose tokens is computed."""

@@ -115,11 +115,11 @@ def test_the_report_has_what_was_chosen() -> None:
     req: Any = SimpleNamespace(customized_info={"depcache": FirstSlice([state.report()])})
     assert state.scores is not None
     state.scores.add(3, torch.tensor([9.0, 9, 9, 5, 1, 0, 2], dtype=torch.float64), 4)
-    state.tell_chosen(req)
+    state.tell(req)
     assert req.customized_info["depcache"][0]["chosen"] == [5, 6, 8]
     plain = make_state(KVTree(), None)
     req = SimpleNamespace(customized_info={"depcache": FirstSlice([plain.report()])})
-    plain.tell_chosen(req)
+    plain.tell(req)
     assert "chosen" not in req.customized_info["depcache"][0]
 
 

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fused requests with the selector `stored`: rows as past prompts left them (Cache-Craft).
+
+A flat prompt of such a request tells what its rows gave each other. Their KV stays in the cache of
+plain prompts, on the way from the system over the rows before it, so that a later request reads it
+as a row *behind* these (`depcache.prompt.behind`). A copy that has left the device is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+
+from depcache.prompt.behind import Behind, tokens_seen
+from depcache.prompt.forest import Forest, IntArray
+from depcache.select import selectable
+from depcache.select.variants import Fix, Masses, Variants
+from sglang_patches.requests.masses import MASSES
+
+_COPIES = "depcache_copies"  # attribute of a request that tells the masses of its rows
+
+
+class Copies:
+    """The copies that one request reads.
+
+    behind        what its rows stand behind; None where none stands behind anything
+    selected      (K,) int64 indices of the tokens that are computed again, ascending
+    selectable    those that could be
+    num_variants  rows that are what a past prompt left
+    """
+
+    behind: Behind | None
+    selected: IntArray
+    selectable: IntArray
+    num_variants: int
+
+    def __init__(
+        self,
+        variants: Variants,
+        rows: list[bytes],
+        forest: Forest,
+        tokens: IntArray,
+        alpha: float,
+    ) -> None:
+        """Choose them by what is known.
+
+        rows   key of each tree
+        alpha  how careful one is
+        """
+        self._variants, self._rows, self._alpha = variants, rows, alpha
+        self._forest, self._tokens = forest, tokens
+        structure = forest.structure
+        self._lens = np.diff([*structure.tree_starts, forest.task_start]).tolist()
+        num_segments = np.diff([*structure.roots.tolist(), forest.num_segments])
+        self._usable = (num_segments == 1).tolist()
+        self._choose()
+
+    def _choose(self) -> None:
+        forest = self._forest
+        self._fixes: list[Fix] = self._variants.choose(
+            self._rows, self._lens, self._alpha, self._usable
+        )
+        variants = [fix.variant for fix in self._fixes]
+        self.num_variants = sum(each is not None for each in variants)
+        self.behind = None
+        seen: IntArray | int = 0
+        if self.num_variants:
+            self.behind = tuple(None if each is None else each.before for each in variants)
+            seen = tokens_seen(self._tokens, forest, self.behind)
+        self.selectable = selectable(forest, seen)
+        starts = forest.structure.tree_starts.tolist()
+        chosen = [start + fix.tokens for start, fix in zip(starts, self._fixes, strict=True)]
+        self.selected = np.intersect1d(np.concatenate(chosen), self.selectable)
+
+    async def place(
+        self, look: Callable[[], Awaitable[dict[str, Any]]], take: Callable[[Copies], None]
+    ) -> dict[str, Any]:
+        """Choose among copies that are there; what the last look has found.
+
+        look  what the cache has of the request, see `sglang_patches.http.control`
+        take  writes the copies into it
+        """
+        while True:
+            take(self)
+            found = await look()
+            gone = [
+                row
+                for row, (fix, num) in enumerate(
+                    zip(self._fixes, found["missing_by_tree"], strict=True)
+                )
+                if fix.variant is not None and num
+            ]
+            if not gone:
+                return found
+            for row in gone:
+                variant = self._fixes[row].variant
+                assert variant is not None
+                self._variants.forget(self._rows[row], variant)
+            self._choose()
+
+    def use(self) -> None:
+        """Note that these copies are read."""
+        self._variants.use(self._rows, self._fixes)
+
+    def ask_for_masses(self, obj: Any) -> None:
+        """Let a request that is answered flat tell what its rows give each other."""
+        setattr(obj, MASSES, self._forest.structure.tree_starts.tolist())
+        setattr(obj, _COPIES, self)
+
+    def learn(self, told: list[dict[str, Any] | None]) -> None:
+        """Remember what a flat prompt has told of its rows."""
+        forest = self._forest
+        context = self._tokens[forest.system_len : forest.task_start]
+        found = [None if each is None else Masses(**each) for each in told]
+        self._variants.note(self._rows, context, self._lens, found)
+
+
+def learn(obj: Any, report: dict[str, Any]) -> None:
+    """Take what the rows of a request gave each other out of its report, and remember it."""
+    told = report.pop(MASSES, None)
+    copies: Copies | None = getattr(obj, _COPIES, None)
+    if told is not None and copies is not None:
+        copies.learn(told)
