@@ -8,7 +8,8 @@ tokens that the node's KV depends on (DepCache paper, section 4.2).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
+from types import MappingProxyType
 from zlib import crc32
 
 import numpy as np
@@ -235,10 +236,16 @@ class KVTree(Roots):
             self.watcher.note_tick(self._tick)
         return self._tick
 
-    def touch(self, nodes: Iterable[Node]) -> None:
-        """Count one use of each node. Call it while the nodes are locked."""
+    def touch(
+        self, nodes: Iterable[Node], overheads: Mapping[Node, float] = MappingProxyType({})
+    ) -> None:
+        """Count one use of each node. Call it while the nodes are locked.
+
+        overheads  share of a node that is computed again all the same, 0 where it is not named
+        """
         now = self.tick()
         used = list(nodes)
+        self.policy.note_overheads(overheads)
         self.policy.note_uses(used, now)
         for node in used:
             node.hits += 1

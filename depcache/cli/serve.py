@@ -158,7 +158,7 @@ def serve(
 
     Defaults that SGLang does not have: --radix-cache-backend depcache, --page-size 1,
     --enable-cache-report, --radix-eviction-policy lacr_adaptive (also lacr, lru, lfu, fifo, gdsf,
-    pgdsf).
+    pgdsf, cfo).
     With a GPU also: --attention-backend flashinfer, --disable-prefill-cuda-graph.
     Without one: --attention-backend torch_native, --device cpu, --sampling-backend pytorch,
     --dtype float32, --mem-fraction-static 0.3 (0.9 if --max-total-tokens bounds the memory).

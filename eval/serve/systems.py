@@ -7,6 +7,8 @@
     sglang-lpm      the same, requests of the longest cached prefix first
     depcache-fused-15  passages or whole paths as rows, of which 15 % are computed again with full
                     view; of 0, 5, 30 and 100 % too
+    depcache-stored  passages as past prompts left them, as much computed again as their CFO says
+                    (Cache-Craft)
     sglang-declared  tables in the order of their schemas, which any client can give them; the
                     others have them as they come. vllm-declared too
     sglang-sorted   passages or tables sorted by how often the whole workload has them, which nobody
@@ -30,6 +32,7 @@ from depcache.errors import ConfigError
 from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.forest import Forest
 from depcache.prompt.layout import Layout, token_positions
+from depcache.prompt.recompute import Recompute
 from depcache.prompt.render import (
     DEFAULT_TABLE_SYSTEM,
     RenderedPrompt,
@@ -67,7 +70,7 @@ class System:
     layout: Layout = "tree"
     settings: Mapping[str, str] = field(default_factory=dict)
     args: tuple[str, ...] = ()
-    recompute: float | None = None
+    recompute: float | Recompute | None = None
 
     @property
     def title(self) -> str:
@@ -108,6 +111,13 @@ KNOWN: dict[str, System] = {
                 recompute=share / 100,
             )
             for share in (0, 5, 15, 30, 100)
+        ),
+        System(
+            "depcache-stored",
+            "dependency",
+            "depcache",
+            settings={"fused_shadow_share": "0"},
+            recompute=Recompute(select="stored"),
         ),
         System("sglang", "flat"),
         System("sglang-sorted", "sorted"),

@@ -17,7 +17,7 @@ from depcache.prompt.behind import Behind, tokens_seen
 from depcache.prompt.forest import Forest, IntArray
 from depcache.select import selectable
 from depcache.select.variants import Fix, Masses, Variants
-from sglang_patches.requests.masses import MASSES
+from sglang_patches.requests.masses import MASSES, OVERHEADS
 
 _COPIES = "depcache_copies"  # attribute of a request that tells the masses of its rows
 
@@ -100,8 +100,9 @@ class Copies:
                 self._variants.forget(self._rows[row], variant)
             self._choose()
 
-    def use(self) -> None:
-        """Note that these copies are read."""
+    def use(self, obj: Any) -> None:
+        """Note that these copies are read, and let the cache know what that is worth."""
+        setattr(obj, OVERHEADS, [fix.cfo for fix in self._fixes])
         self._variants.use(self._rows, self._fixes)
 
     def ask_for_masses(self, obj: Any) -> None:

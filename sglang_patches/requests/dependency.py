@@ -349,7 +349,7 @@ class DependencyRequests:
         if state.is_running:
             return
         state.is_running = True
-        self._tree.touch(dict.fromkeys(state.handle.nodes))
+        self._tree.touch(dict.fromkeys(state.handle.nodes), state.node_overheads())
         if state.is_reported:  # it ran before and was retracted
             return
         state.is_reported = True

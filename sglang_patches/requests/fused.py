@@ -241,7 +241,7 @@ async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
             serve_flat(obj, fused, None if is_all else CHEAPER)
             copies.ask_for_masses(obj)
             return
-        copies.use()
+        copies.use(obj)
     if not choice.is_fused:
         serve_flat(obj, fused, CHEAPER)
     elif choice.settled or fused.by_score is not None:

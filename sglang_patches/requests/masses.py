@@ -19,6 +19,11 @@ MASSES = "depcache_masses"
 Also where the report of such a request has what `RowMasses.told` says."""
 
 
+OVERHEADS = "depcache_overheads"
+"""Key of `custom_params`, see `sglang_patches.requests.inner`: per tree the share of it that is
+computed again, where each is the copy that needs least."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MassRows:
     """Rows of the context in one forward pass.

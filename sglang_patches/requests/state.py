@@ -29,7 +29,7 @@ from depcache.select import select
 from flashinfer_masks.visibility import Structure
 from sglang_patches.contract import Request
 from sglang_patches.requests.inner import SEEING_ROWS, STORING
-from sglang_patches.requests.masses import MASSES, RowMasses, take_masses
+from sglang_patches.requests.masses import MASSES, OVERHEADS, RowMasses, take_masses
 from sglang_patches.requests.scoring import CHOSEN, SCORING, Scores, set_apart, take_param
 from sglang_patches.requests.tenants import Namespace
 
@@ -109,6 +109,8 @@ class RequestState:
     trace           what is told of it to whoever watches; None while nobody does
     scores          of the context, where it settles rows for a selector that goes by them
     masses          what its rows give each other, where it is a flat prompt that is to tell
+    overheads       per tree the share of it that is computed again, where rows are copies that past
+                    prompts left; else None
     num_seeing      rows that say what they see, see `inner.SEEING_ROWS`; None where none does
     """
 
@@ -135,6 +137,7 @@ class RequestState:
     trace: dict[str, Any] | None = None
     scores: Scores | None = None
     masses: RowMasses | None = None
+    overheads: list[float] | None = None
     num_seeing: int | None = None
 
     @classmethod
@@ -164,6 +167,7 @@ class RequestState:
             structure=structure,
             decode_offset=int(table.positions[-1]) + 1 - forest.num_tokens,
             scores=scores,
+            overheads=told.get(OVERHEADS),
             masses=take_masses(told.get(MASSES), table.task_start),
             num_seeing=told.get(SEEING_ROWS),
         )
@@ -227,6 +231,25 @@ class RequestState:
         index = self.plan.order[start : start + num_prompt]
         positions[:num_prompt] = self.table.positions[index]
         return positions
+
+    def node_overheads(self) -> dict[Node, float]:
+        """Nodes of its rows -> the share that is computed again; of several rows the least."""
+        if self.overheads is None or self.plan is None:
+            return {}
+        found: dict[Node, float] = {}
+        has_system = int(self.structure.system_len > 0)
+        trees = self.structure.trees.tolist()
+        for end, tree in zip(self.plan.ends[has_system:], trees, strict=True):
+            overhead = self.overheads[tree]
+            node = end
+            while node is not None and found.get(node, 2.0) > overhead:
+                found[node] = overhead
+                node = node.parent
+        node = self.plan.ends[0] if has_system else None
+        while node is not None:  # read as it is, whatever the rows behind it
+            found[node] = 0.0
+            node = node.parent
+        return found
 
     def tell(self, req: Request) -> None:
         """Adds to the report of `req` what its context was computed for, once all of it is.

@@ -20,9 +20,10 @@ from tests.helpers.fused_oracle import FusedOracle, fuse
 from tests.helpers.prompts import TreePrompt, plain, random_tokens
 from tests.helpers.tolerance import ORACLE_LOGPROB
 
+CFO = {"radix_eviction_policy": "cfo"}
 ENGINES = [
     EngineCase("auto", "llama_gqa", "auto", chunk=2048),
-    EngineCase("segments-chunk8", "llama_mha", "segments", 8, overlap=False),
+    EngineCase("segments-chunk8", "llama_mha", "segments", 8, False, arguments=CFO),
 ]
 
 pytestmark = pytest.mark.sglang

@@ -7,6 +7,7 @@ from typing import Any
 
 from depcache.cache.policies.base import EvictionPolicy
 from depcache.cache.policies.belady import Belady
+from depcache.cache.policies.cfo import Cfo
 from depcache.cache.policies.fifo import Fifo
 from depcache.cache.policies.gdsf import Gdsf
 from depcache.cache.policies.lacr import Lacr
@@ -24,6 +25,7 @@ EVICTION_POLICIES: dict[str, type[EvictionPolicy]] = {
     "pgdsf": Pgdsf,
     "lacr": Lacr,
     "lacr_adaptive": LacrAdaptive,
+    "cfo": Cfo,
 }
 """Those that a server can run."""
 
@@ -48,6 +50,7 @@ __all__ = [
     "EVICTION_POLICIES",
     "POLICIES",
     "Belady",
+    "Cfo",
     "EvictionPolicy",
     "Fifo",
     "Gdsf",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from depcache.cache.node import Node
@@ -38,6 +38,9 @@ class EvictionPolicy(ABC):
 
     def note_use(self, node: Node, now: int) -> None:
         """A request uses `node`, at tick `now`. `hits` and `last_use` are not yet updated."""
+
+    def note_overheads(self, overheads: Mapping[Node, float]) -> None:
+        """These shares of nodes in the next `note_uses` are computed again; 0 where not named."""
 
     def note_uses(self, nodes: Sequence[Node], now: int) -> None:
         """`note_use` of each of them: a request uses hundreds at once."""

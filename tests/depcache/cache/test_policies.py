@@ -80,6 +80,18 @@ def test_pgdsf_keeps_what_was_dear_to_compute() -> None:
     assert drain(tree) == [0, 1, 2]
 
 
+def test_cfo_keeps_what_is_used_with_little_computed_again() -> None:
+    tree = KVTree(make_policy("cfo"))
+    often, seldom, exact, never = (insert(tree, i) for i in range(4))
+    overheads = {often: 0.5, seldom: 0.1}  # worth 2 and 10 a use; 100 where nothing is said
+    for node in (often, often, often, seldom, exact):
+        tree.lock([node])
+        tree.touch([node], overheads)
+        tree.unlock([node])
+    assert (often.worth, seldom.worth, exact.worth, never.worth) == (6, 10, 100, 0)
+    assert drain(tree) == [3, 0, 1, 2]
+
+
 def test_lacr_drops_first_what_nobody_waits_for() -> None:
     tree = KVTree(make_policy("lacr"))
     leaves = [insert(tree, i) for i in range(4)]

@@ -136,6 +136,8 @@ def test_chunks_are_asked_about_in_the_order_of_a_stream(chunks: Graphs, writer:
     assert fused["messages"] == flat["messages"]
     params = fused["extra_body"]["custom_params"]
     assert params["depcache_recompute"] == 0.15 and params["depcache_see"] == "fused"
+    stored = writer.write(get_system("depcache-stored"), request).fields["extra_body"]
+    assert stored["custom_params"]["depcache_select"] == "stored"
     alone = writer.write(get_system("depcache"), request).fields["extra_body"]["custom_params"]
     assert alone["depcache_layout"] == "tree" and "depcache_see" not in alone
     text = writer.write(get_system("sglang-sorted"), request).fields["messages"][-1]["content"]

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from depcache.cache import KVTree
+from depcache.cache.radix import to_key
 from depcache.plan import plan_request
 from depcache.prompt.wire import WireIds
+from sglang_patches.requests.masses import OVERHEADS
 from sglang_patches.requests.state import FirstSlice, RequestState, to_log
 from sglang_patches.requests.tenants import Namespace
 from tests.helpers.insertion import cache_context
@@ -69,3 +71,19 @@ def test_a_report_goes_with_the_first_message_even_if_that_has_no_token() -> Non
     told = FirstSlice(["report"])
     assert told[0:0] == ["report"] and told[:5] == ["report"]
     assert told[1:4] == [] and told[0] == "report"
+
+
+def test_nodes_of_a_row_are_known_with_the_share_of_it_that_is_computed_again() -> None:
+    prompt, plain = make_state()
+    assert plain.node_overheads() == {}
+    told = {OVERHEADS: [0.25, 0.5]}
+    wire = WireIds.model_validate(prompt.params())
+    state = RequestState.make(np.array(prompt.tokens), wire, plain.namespace, told)
+    tree = KVTree()
+    cache_context(tree, state.namespace, state.table)
+    plan = plan_request(tree, tree.root(state.namespace), state.table)
+    state.start(tree, plan)
+    found = {node.key: share for node, share in state.node_overheads().items()}
+    keys = [to_key(np.array(tokens)) for tokens in ([1, 2, 3], [5, 6], [7], [8, 9], [10, 11, 12])]
+    shares = dict(zip(keys, (0.0, 0.25, 0.25, 0.25, 0.5), strict=True))
+    assert {key: found[key] for key in keys} == shares
