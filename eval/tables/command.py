@@ -8,20 +8,24 @@ asked; and tables that are computed once. Then the same of agents, which ask sev
 same tables (`eval.tables.agents`). No model answers anything.
 
     --quick   100 questions of each workload and one order of them instead of three
+    --ahead   only a real server, which computes the tables of BIRD ahead (`eval.tables.ahead`)
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from depcache.errors import ConfigError
+from depcache.serving.random_model import find_model
 from eval.output import about, add_output, write_report
 from eval.tables.agents import simulate_agents
+from eval.tables.ahead import measure_ahead
 from eval.tables.sets import read_sql_set
 from eval.tables.simulate import SYSTEMS, simulate
 
@@ -33,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the subcommand."""
     add_output(parser, quick="100 questions of each workload, one order")
     parser.add_argument("--data", type=Path, help="folder with NAME_schemas.jsonl, or above it")
+    parser.add_argument("--ahead", action="store_true", help="only tables computed ahead, served")
+    what = "for --ahead: a folder, depcache-tiny, or random weights: 30m, 125m"
+    parser.add_argument("--model", default="30m", help=what)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
     if args.data is None:
         raise ConfigError("where are the schemas? Name the folder that holds them with --data")
     started = time.perf_counter()
+    if args.ahead:
+        return _run_ahead(args, started)
     open_set = cache(lambda name: read_sql_set(args.data, name))
     rows = simulate(open_set, num_tokens, quick=args.quick)
     print(to_text(rows), file=sys.stderr)
@@ -49,6 +58,33 @@ def run(args: argparse.Namespace) -> int:
     report |= {"characters_per_token": CHARS_PER_TOKEN}
     write_report(report | about(args, time.perf_counter() - started), args.json)
     return 0
+
+
+def _run_ahead(args: argparse.Namespace, started: float) -> int:
+    tables = read_sql_set(args.data, "bird")
+    questions = tables.questions[:: 10 if args.quick else 1]
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure_ahead(tables, find_model(args.model), Path(folder), questions)
+    print(ahead_to_text(found), file=sys.stderr)
+    report = {"better": "lower", "ahead": found, "model": args.model}
+    write_report(report | about(args, time.perf_counter() - started), args.json)
+    return 0
+
+
+def ahead_to_text(found: dict[str, Any]) -> str:
+    """What came of it, in lines."""
+    ahead = found["ahead"]
+    lines = [
+        f"{found['set']}: {found['tables']} tables ahead in {ahead['seconds']} s, "
+        f"{ahead['computed']:,} tokens computed, {ahead['cached']:,} found"
+    ]
+    for name in ("asked", "restarted"):
+        asked = found[name]
+        lines.append(
+            f"{name}: {asked['questions']} questions miss {asked['missed']:,} of "
+            f"{asked['context']:,} tokens of their contexts, {asked['loaded']:,} came from a tier"
+        )
+    return "\n".join(lines)
 
 
 @cache

@@ -340,7 +340,7 @@ def test_ask_as_json_holds_everything(call: Call, facts: Path, server: FakeServe
     assert answer["entities"] == ["Ann Lee"] and len(answer["paths"]) == 2
     not_told = {"differs": None, "recognised": None, "tail": 0, "see": "ancestors", "settled": 0}
     not_told |= {"select": None, "recompute": None, "recomputed": 0, "behind": 0}
-    not_told |= {"patched": 0, "tables": None}
+    not_told |= {"patched": 0, "tables": None, "variants": 0}
     assert answer["depcache"] == {**REPORT, **not_told}
     assert answer["usage"]["cached_tokens"] == 15
 

@@ -38,3 +38,19 @@ def test_a_report_has_the_tokens_of_every_workload(
 def test_without_data_it_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tables"]) == 2
     assert "--data" in capsys.readouterr().err
+
+
+@pytest.mark.sglang
+def test_tables_that_were_computed_ahead_are_found_after_a_restart_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_set(tmp_path, "bird")
+    file = tmp_path / "report.json"
+    asked = ["tables", "--ahead", "--model", "depcache-tiny"]
+    assert main([*asked, "--data", str(tmp_path), "--json", str(file)]) == 0
+    found = json.loads(file.read_text())["ahead"]
+    assert found["ahead"]["computed"] > 0 and found["ahead"]["failures"] == 0
+    assert found["asked"]["missed"] == found["restarted"]["missed"] == 0
+    assert found["asked"]["loaded"] == 0 < found["restarted"]["loaded"]
+    assert found["asked"]["context"] == found["restarted"]["context"]
+    assert "tables ahead in" in capsys.readouterr().err
