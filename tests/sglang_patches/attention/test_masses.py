@@ -49,7 +49,8 @@ def by_rows(weights: np.ndarray) -> np.ndarray:
 def test_sums_are_those_of_dense_softmax(
     num_kv_heads: int, logit_cap: float, max_weights: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masses_module, "MAX_WEIGHTS", max_weights)
+    monkeypatch.setattr(masses_module, "CACHED_WEIGHTS", max_weights)
+    monkeypatch.setattr(masses_module, "MIN_QUERIES", 3)
     torch.manual_seed(num_kv_heads)
     query = torch.randn(STOP, 4, HEAD_DIM)
     keys = torch.randn(STOP, num_kv_heads, HEAD_DIM)
