@@ -9,13 +9,13 @@ tokens that the node's KV depends on (DepCache paper, section 4.2).
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from types import MappingProxyType
 from zlib import crc32
 
 import numpy as np
 
 from depcache.cache.node import Node, Root, path_key_of, path_of, slots_of
 from depcache.cache.policies import EvictionPolicy, Lru
+from depcache.cache.policies.base import NOTHING_AGAIN
 from depcache.cache.radix import TOKEN_BYTES, common_prefix_tokens, first_token
 from depcache.cache.records import Insertion, TreeCounters, Watcher
 from depcache.cache.roots import Roots, nodes_below
@@ -236,17 +236,14 @@ class KVTree(Roots):
             self.watcher.note_tick(self._tick)
         return self._tick
 
-    def touch(
-        self, nodes: Iterable[Node], overheads: Mapping[Node, float] = MappingProxyType({})
-    ) -> None:
+    def touch(self, nodes: Iterable[Node], overheads: Mapping[Node, float] = NOTHING_AGAIN) -> None:
         """Count one use of each node. Call it while the nodes are locked.
 
         overheads  share of a node that is computed again all the same, 0 where it is not named
         """
         now = self.tick()
         used = list(nodes)
-        self.policy.note_overheads(overheads)
-        self.policy.note_uses(used, now)
+        self.policy.note_uses(used, now, overheads)
         for node in used:
             node.hits += 1
             node.last_use = now

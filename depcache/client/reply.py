@@ -28,7 +28,7 @@ class ReuseReport:
     see              what computed tokens saw: their "ancestors" alone; everything before them
                      ("fused"); or a fused request was answered as "flat" prompt, which is exact
     select           who chose the recomputed tokens; None where none were to be
-    recompute        the share that was asked for
+    recompute        the share that was asked for; with "stored" the share that came of it
     settled          tokens that a pass before this one computed for it: rows, each alone or behind
                      what it was asked to stand behind, and that with them
     behind           rows that were computed behind something that is not in the prompt, as asked

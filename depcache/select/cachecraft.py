@@ -13,8 +13,9 @@ CFO is clipped to [0, 1]; the worth of a use is 1 / max(CFO, 0.01).
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from itertools import combinations
 from math import ceil, exp, inf
+
+import numpy as np
 
 MIN_CFO = 0.01
 """What a use of a copy is worth is bounded by this: 1 / CFO would be infinite at 0."""
@@ -63,9 +64,9 @@ def order_penalty(old: Sequence[Hashable], new: Sequence[Hashable]) -> float:
     Returns 0 to 1; 0 where fewer than two are common.
     """
     place = {chunk: at for at, chunk in enumerate(new)}
-    places = [place[chunk] for chunk in old if chunk in place]
-    pairs = list(combinations(places, 2))
-    return sum(a > b for a, b in pairs) / len(pairs) if pairs else 0.0
+    places = np.array([place[chunk] for chunk in old if chunk in place])
+    num_pairs = len(places) * (len(places) - 1) // 2
+    return int(np.triu(places[:, None] > places, 1).sum()) / num_pairs if num_pairs else 0.0
 
 
 def adjusted_overlap[Chunk: Hashable](

@@ -72,6 +72,8 @@ class Evidence:
         The rows of its selector with the largest share that is not above its own count, and of
         these the worst. Nothing speaks for indices that the caller chose.
         """
+        if recompute.focus is not None:
+            return f"nothing was measured of {recompute.select!r} with a focus"
         method = _method_of(recompute)
         known = [
             row
@@ -79,8 +81,10 @@ class Evidence:
             if row.method == method and row.recompute <= recompute.share + 1e-9
         ]
         if not known:
-            of = f"{recompute.select!r}" + (" with a focus" if recompute.focus else "")
-            return f"nothing was measured of {of} at a share of {recompute.share:g} or less"
+            return (
+                f"nothing was measured of {recompute.select!r} at a share of {recompute.share:g} "
+                "or less"
+            )
         share = max(row.recompute for row in known)
         found = [row.recovered for row in known if row.recompute == share]
         worst = min((each for each in found if each is not None), default=None)
@@ -93,12 +97,7 @@ class Evidence:
 
 
 def _method_of(recompute: Recompute) -> str:
-    """What a report calls it; nothing was measured with a focus.
-
-    Behind other chunks no share was measured, so it is that of none.
-    """
-    if recompute.focus is not None:
-        return f"{recompute.select} with a focus"
+    """What a report calls it. Behind other chunks no share was measured, so it is that of none."""
     num_behind = {len(parts_of(entry)) for entry in recompute.behind or ()} - {0}
     if num_behind:
         return "previous" if num_behind == {1} else "similar"

@@ -34,6 +34,12 @@ MAX_OF_ROW = 5
 MAX_ROWS = 2_000
 """Rows that variants are known of; those that were longest unseen are forgotten."""
 
+MAX_ROWS_OF_PROMPT = 64
+"""Rows of a prompt, from its beginning, that leave variants and may be read as such."""
+
+MAX_BEFORE = 2**16
+"""Tokens that all variants of a prompt stand behind, each row's counted: they travel with it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Masses:
@@ -162,14 +168,16 @@ class Variants:
         usable  False for a row of which only the copy alone may be taken
         """
         fixes: list[Fix] = []
+        num_before = 0
         for number, (row, length, is_usable) in enumerate(zip(rows, lens, usable, strict=True)):
-            before = rows[:number]
-            least = overhead_alone(not before, alpha)
+            is_usable = is_usable and number < MAX_ROWS_OF_PROMPT
+            least = overhead_alone(not number, alpha)
             best: Variant | None = None
             for variant in self._rows.get(row, ()) if is_usable else ():
-                cfo = variant.overhead(before, alpha)
-                if cfo < least:
+                cfo = variant.overhead(rows[:number], alpha)
+                if cfo < least and num_before + variant.start <= MAX_BEFORE:
                     least, best = cfo, variant
+            num_before += 0 if best is None else best.start
             order = np.arange(length) if best is None else best.order
             fixes.append(Fix(least, best, order[: num_to_fix(least, length)]))
         return fixes

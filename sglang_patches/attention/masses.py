@@ -110,7 +110,8 @@ def sum_masses(
     while at < num_keys:
         # So many queries that they and their keys, those before them and themselves, make `most`.
         num = (isqrt(at * at + 4 * most) - at) // 2
-        stop = min(num_keys, at + max(MIN_QUERIES, num))
+        num = max(num, min(MIN_QUERIES, MAX_WEIGHTS // (num_heads * num_keys)), 1)
+        stop = min(num_keys, at + num)
         products = queries[:, :, at - first : stop - first] * scale @ columns[..., :stop]
         if logit_cap:
             products = logit_cap * torch.tanh(products / logit_cap)

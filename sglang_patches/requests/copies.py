@@ -16,8 +16,12 @@ import numpy as np
 from depcache.prompt.behind import Behind, tokens_seen
 from depcache.prompt.forest import Forest, IntArray
 from depcache.select import selectable
-from depcache.select.variants import Fix, Masses, Variants
+from depcache.select.variants import MAX_ROWS_OF_PROMPT, Fix, Masses, Variants
 from sglang_patches.requests.masses import MASSES, OVERHEADS
+
+MAX_TOKENS = 2**15
+"""System and context of the longest prompt that tells what its rows give each other: that takes as
+long as its attention, and others wait for it."""
 
 _COPIES = "depcache_copies"  # attribute of a request that tells the masses of its rows
 
@@ -25,16 +29,14 @@ _COPIES = "depcache_copies"  # attribute of a request that tells the masses of i
 class Copies:
     """The copies that one request reads.
 
-    behind        what its rows stand behind; None where none stands behind anything
-    selected      (K,) int64 indices of the tokens that are computed again, ascending
-    selectable    those that could be
-    num_variants  rows that are what a past prompt left
+    behind    what its rows stand behind; None where none stands behind anything
+    selected  (K,) int64 indices of the tokens that are computed again, ascending
+    is_all    these are all that could be, or none could
     """
 
     behind: Behind | None
     selected: IntArray
-    selectable: IntArray
-    num_variants: int
+    is_all: bool
 
     def __init__(
         self,
@@ -63,16 +65,16 @@ class Copies:
             self._rows, self._lens, self._alpha, self._usable
         )
         variants = [fix.variant for fix in self._fixes]
-        self.num_variants = sum(each is not None for each in variants)
         self.behind = None
         seen: IntArray | int = 0
-        if self.num_variants:
+        if any(variants):
             self.behind = tuple(None if each is None else each.before for each in variants)
             seen = tokens_seen(self._tokens, forest, self.behind)
-        self.selectable = selectable(forest, seen)
+        changing = selectable(forest, seen)
         starts = forest.structure.tree_starts.tolist()
         chosen = [start + fix.tokens for start, fix in zip(starts, self._fixes, strict=True)]
-        self.selected = np.intersect1d(np.concatenate(chosen), self.selectable)
+        self.selected = np.intersect1d(np.concatenate(chosen), changing)
+        self.is_all = len(self.selected) == len(changing)
 
     async def place(
         self, look: Callable[[], Awaitable[dict[str, Any]]], take: Callable[[Copies], None]
@@ -106,16 +108,19 @@ class Copies:
         self._variants.use(self._rows, self._fixes)
 
     def ask_for_masses(self, obj: Any) -> None:
-        """Let a request that is answered flat tell what its rows give each other."""
-        setattr(obj, MASSES, self._forest.structure.tree_starts.tolist())
-        setattr(obj, _COPIES, self)
+        """Let a request that is answered flat tell what its first rows give each other."""
+        forest = self._forest
+        if forest.task_start <= MAX_TOKENS:
+            bounds = [*forest.structure.tree_starts.tolist(), forest.task_start]
+            setattr(obj, MASSES, bounds[: MAX_ROWS_OF_PROMPT + 1])
+            setattr(obj, _COPIES, self)
 
     def learn(self, told: list[dict[str, Any] | None]) -> None:
-        """Remember what a flat prompt has told of its rows."""
-        forest = self._forest
+        """Remember what a flat prompt has told of its rows, of the first ones as many as told."""
+        forest, num = self._forest, len(told)
         context = self._tokens[forest.system_len : forest.task_start]
         found = [None if each is None else Masses(**each) for each in told]
-        self._variants.note(self._rows, context, self._lens, found)
+        self._variants.note(self._rows[:num], context, self._lens[:num], found)
 
 
 def learn(obj: Any, report: dict[str, Any]) -> None:

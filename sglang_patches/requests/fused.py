@@ -70,7 +70,6 @@ class Fused:
     num_settled  tokens computed to settle rows, the system and one token of the task among them,
                  and to score them: the task once more
     behind       what its rows stand behind; None: all of them behind the system alone
-    num_variants  rows of these that are what a past prompt left
     by_score     what is chosen by scores that are not there yet; None where nothing is
     """
 
@@ -82,7 +81,6 @@ class Fused:
     reason: str | None = None
     num_settled: int = 0
     behind: Behind | None = None
-    num_variants: int = 0
     by_score: ByScore | None = field(default=None, repr=False)
 
     @property
@@ -104,10 +102,12 @@ class Fused:
             "settled": self.num_settled,
             "differs": [each for each in differs if each == "merging" or not self.is_flat],
         }
+        behind = None if self.is_flat else self.behind
+        num_behind = sum(each is not None for each in behind or ())
         if self.recompute.select == "stored":
-            told["variants"] = 0 if self.is_flat else self.num_variants
-        elif self.behind is not None and not self.is_flat:
-            told["behind"] = sum(each is not None for each in self.behind)
+            told["variants"] = num_behind
+        elif behind is not None:
+            told["behind"] = num_behind
         return told if self.reason is None else {**told, "fallback_reason": self.reason}
 
 
@@ -235,16 +235,15 @@ async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
         # Until there are scores nobody knows which tokens are selected.
         num_patched=found["patched"] if fused.recompute.patches and not fused.by_score else None,
     )
-    if copies is not None:
-        is_all = np.isin(copies.selectable, copies.selected).all()
-        if is_all or not choice.is_fused:
-            serve_flat(obj, fused, None if is_all else CHEAPER)
+    is_all = copies is not None and copies.is_all
+    if is_all or not choice.is_fused:
+        serve_flat(obj, fused, None if is_all else CHEAPER)
+        if copies is not None:
             copies.ask_for_masses(obj)
-            return
+        return
+    if copies is not None:
         copies.use(obj)
-    if not choice.is_fused:
-        serve_flat(obj, fused, CHEAPER)
-    elif choice.settled or fused.by_score is not None:
+    if choice.settled or fused.by_score is not None:
         max_tokens = manager.context_len - manager.num_reserved_tokens
         for requests in make_settling(
             obj, fused.tokens, forest, choice.settled, fused.behind, max_tokens, fused.by_score
@@ -260,7 +259,6 @@ async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
 
 def _take_copies(obj: Any, fused: Fused, copies: Copies) -> None:
     fused.behind, fused.num_selected = copies.behind, len(copies.selected)
-    fused.num_variants = copies.num_variants
     _set_selected(obj, fused, copies.selected.tolist())
 
 

@@ -14,10 +14,10 @@ import numpy as np
 from torch import Tensor
 
 MASSES = "depcache_masses"
-"""Key of `custom_params`, see `sglang_patches.requests.inner`: where the rows of the context begin.
+"""Key of `custom_params`, see `sglang_patches.requests.inner`: where the rows of the context begin,
+and where the last of them ends; what follows is not looked at.
 
 Also where the report of such a request has what `RowMasses.told` says."""
-
 
 OVERHEADS = "depcache_overheads"
 """Key of `custom_params`, see `sglang_patches.requests.inner`: per tree the share of it that is
@@ -125,6 +125,6 @@ class RowMasses:
         return found
 
 
-def take_masses(told: Any, task_start: int) -> RowMasses | None:
+def take_masses(told: Any) -> RowMasses | None:
     """Returns the sums that the scheduler is told to keep; None without any."""
-    return None if told is None else RowMasses(tuple(told), task_start)
+    return None if told is None else RowMasses(tuple(told[:-1]), told[-1])

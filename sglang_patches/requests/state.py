@@ -168,7 +168,7 @@ class RequestState:
             decode_offset=int(table.positions[-1]) + 1 - forest.num_tokens,
             scores=scores,
             overheads=told.get(OVERHEADS),
-            masses=take_masses(told.get(MASSES), table.task_start),
+            masses=take_masses(told.get(MASSES)),
             num_seeing=told.get(SEEING_ROWS),
         )
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from depcache.select.variants import Masses, Variants
+from sglang_patches.requests import copies as copies_module
 from sglang_patches.requests import fused as fused_module
 from tests.e2e.served import EngineCase, Served
 from tests.e2e.test_fused_behind import error_of
@@ -163,6 +164,26 @@ def test_other_prompts_read_its_rows_and_equal_the_oracle(
         assert error_of(oracle, prompt, chosen, result, behind) < ORACLE_LOGPROB
         num_variants += report["variants"]
     assert num_fused >= 3 and num_variants >= 3
+
+
+def test_a_long_prompt_leaves_its_first_rows_alone(
+    served: Served, rng: random.Random, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies_module, "MAX_ROWS_OF_PROMPT", 3)
+    system, rows = random_tokens(rng, 5), make_rows(rng, 5)
+    prompt = make_prompt(rng, system, rows)
+    result, report = ask(served, prompt, alpha=10)
+    assert report["see"] == "flat"
+    served.judge(plain(prompt.tokens), result)
+    assert seen.variants is not None
+    num_known = len(seen.variants)
+    assert [each[-1].start for each in list(seen.variants._rows.values())[-2:]] == [
+        len(rows[0]),
+        len(rows[0]) + len(rows[1]),
+    ]
+    monkeypatch.setattr(copies_module, "MAX_TOKENS", 4)
+    ask(served, make_prompt(rng, system, make_rows(rng, 3)), alpha=10)
+    assert len(seen.variants) == num_known
 
 
 def test_a_copy_that_left_the_device_is_forgotten(

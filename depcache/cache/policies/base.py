@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 from depcache.cache.node import Node
 
 if TYPE_CHECKING:
     from depcache.cache.tree import KVTree
+
+NOTHING_AGAIN: Mapping[Node, float] = MappingProxyType({})
 
 
 class EvictionPolicy(ABC):
@@ -39,11 +42,13 @@ class EvictionPolicy(ABC):
     def note_use(self, node: Node, now: int) -> None:
         """A request uses `node`, at tick `now`. `hits` and `last_use` are not yet updated."""
 
-    def note_overheads(self, overheads: Mapping[Node, float]) -> None:
-        """These shares of nodes in the next `note_uses` are computed again; 0 where not named."""
+    def note_uses(
+        self, nodes: Sequence[Node], now: int, overheads: Mapping[Node, float] = NOTHING_AGAIN
+    ) -> None:
+        """`note_use` of each of them: a request uses hundreds at once.
 
-    def note_uses(self, nodes: Sequence[Node], now: int) -> None:
-        """`note_use` of each of them: a request uses hundreds at once."""
+        overheads  share of a node that is computed again all the same, 0 where it is not named
+        """
         for node in nodes:
             self.note_use(node, now)
 

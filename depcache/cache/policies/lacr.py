@@ -15,7 +15,7 @@ from math import inf, log2
 from typing import TYPE_CHECKING
 
 from depcache.cache.node import Node
-from depcache.cache.policies.base import EvictionPolicy
+from depcache.cache.policies.base import NOTHING_AGAIN, EvictionPolicy
 
 if TYPE_CHECKING:
     from depcache.cache.tree import KVTree
@@ -82,7 +82,9 @@ class Lacr(EvictionPolicy):
     def note_use(self, node: Node, now: int) -> None:
         self.note_uses((node,), now)
 
-    def note_uses(self, nodes: Sequence[Node], now: int) -> None:
+    def note_uses(
+        self, nodes: Sequence[Node], now: int, overheads: Mapping[Node, float] = NOTHING_AGAIN
+    ) -> None:
         if now != self._last_tick:
             self._last_tick = now
             self._num_requests += 1

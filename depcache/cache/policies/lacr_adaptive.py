@@ -11,12 +11,13 @@ own over a sample of the nodes, chosen by a hash of their path, with numbers onl
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf, log2
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from depcache.cache.node import Node
+from depcache.cache.policies.base import NOTHING_AGAIN
 from depcache.cache.policies.lacr import HISTORY_WEIGHT, Lacr
 
 if TYPE_CHECKING:
@@ -86,7 +87,9 @@ class LacrAdaptive(Lacr):
         super().attach(tree)
         self._tree = tree
 
-    def note_uses(self, nodes: Sequence[Node], now: int) -> None:
+    def note_uses(
+        self, nodes: Sequence[Node], now: int, overheads: Mapping[Node, float] = NOTHING_AGAIN
+    ) -> None:
         super().note_uses(nodes, now)
         for node in nodes:
             if not node.path_hash % SAMPLE:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
@@ -88,8 +90,23 @@ def test_cfo_keeps_what_is_used_with_little_computed_again() -> None:
         tree.lock([node])
         tree.touch([node], overheads)
         tree.unlock([node])
-    assert (often.worth, seldom.worth, exact.worth, never.worth) == (6, 10, 100, 0)
+    fresh = 100  # what was computed was used once
+    worths = [tree.policy.priority(node) - fresh for node in (often, seldom, exact, never)]
+    assert worths == [6, 10, 100, 0]
     assert drain(tree) == [3, 0, 1, 2]
+
+
+def test_cfo_is_lfu_where_nothing_is_computed_again() -> None:
+    rng = random.Random(5)
+    uses = [[number for number in range(12) if rng.random() < 0.4] for _ in range(20)]
+    drained: list[list[int]] = []
+    for name in ("lfu", "cfo"):
+        tree = KVTree(make_policy(name))
+        leaves = [insert(tree, number) for number in range(12)]
+        for used in uses:
+            use(tree, *(leaves[number] for number in used))
+        drained.append(drain(tree))
+    assert drained[0] == drained[1]
 
 
 def test_lacr_drops_first_what_nobody_waits_for() -> None:

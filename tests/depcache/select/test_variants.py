@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from depcache.select import variants as variants_module
 from depcache.select.cachecraft import contextuality, fix_overhead, overhead_alone
 from depcache.select.variants import Masses, Variants
 
@@ -100,6 +101,18 @@ def test_a_copy_that_is_gone_is_taken_no_more(variants: Variants) -> None:
     variants.forget(b"b", fix.variant)
     assert choose(variants, [b"a", b"b"])[1][1] is None and len(variants) == 1
     variants.forget(b"b", fix.variant)  # it may be gone for another request, too
+
+
+def test_rows_far_behind_and_rows_behind_too_much_are_taken_alone(
+    variants: Variants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(variants_module, "MAX_BEFORE", 7)  # of 2 behind b and 6 behind c
+    assert [before for _, before, _ in choose(variants, ROWS)] == [None, (10, 11), None]
+    monkeypatch.setattr(variants_module, "MAX_BEFORE", 8)
+    monkeypatch.setattr(variants_module, "MAX_ROWS_OF_PROMPT", 2)
+    assert [before for _, before, _ in choose(variants, ROWS)] == [None, (10, 11), None]
+    monkeypatch.setattr(variants_module, "MAX_ROWS_OF_PROMPT", 3)
+    assert choose(variants, ROWS)[2][1] is not None
 
 
 def test_the_same_prompt_again_leaves_the_same_copies(variants: Variants) -> None:
