@@ -6,7 +6,8 @@
     sglang          the text of all paths; SGLang's prefix cache
     sglang-lpm      the same, requests of the longest cached prefix first
     depcache-fused-15  passages or whole paths as rows, of which 15 % are computed again with full
-                    view; of 0, 5, 30 and 100 % too
+                    view; of 0, 5, 10, 30 and 100 % too
+    depcache-fused-mixed-15  the same by another selector; mixed-5, query-15 and random-15 too
     depcache-stored  passages as past prompts left them, as much computed again as their CFO says
                     (Cache-Craft)
     sglang-declared  tables in the order of their schemas, which any client can give them; the
@@ -32,7 +33,7 @@ from depcache.errors import ConfigError
 from depcache.prompt.dep_prompt import DepPrompt
 from depcache.prompt.forest import Forest
 from depcache.prompt.layout import Layout, token_positions
-from depcache.prompt.recompute import Recompute
+from depcache.prompt.recompute import Recompute, Select
 from depcache.prompt.render import (
     DEFAULT_TABLE_SYSTEM,
     RenderedPrompt,
@@ -86,6 +87,14 @@ TITLES = {
     "norag": "SGLang, no facts",
 }
 
+SELECTED: tuple[tuple[Select, int], ...] = (
+    ("mixed", 5),
+    ("mixed", 15),
+    ("query", 15),
+    ("random", 15),
+)
+"""Ways to choose what is computed again, and percent of the context; besides `first`."""
+
 KNOWN: dict[str, System] = {
     each.name: each
     for each in (
@@ -110,7 +119,17 @@ KNOWN: dict[str, System] = {
                 settings={"fused_shadow_share": "0"},
                 recompute=share / 100,
             )
-            for share in (0, 5, 15, 30, 100)
+            for share in (0, 5, 10, 15, 30, 100)
+        ),
+        *(
+            System(
+                f"depcache-fused-{select}-{share}",
+                "dependency",
+                "depcache",
+                settings={"fused_shadow_share": "0"},
+                recompute=Recompute(share / 100, select),
+            )
+            for select, share in SELECTED
         ),
         System(
             "depcache-stored",

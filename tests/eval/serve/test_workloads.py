@@ -136,6 +136,9 @@ def test_chunks_are_asked_about_in_the_order_of_a_stream(chunks: Graphs, writer:
     assert fused["messages"] == flat["messages"]
     params = fused["extra_body"]["custom_params"]
     assert params["depcache_recompute"] == 0.15 and params["depcache_see"] == "fused"
+    mixed = writer.write(get_system("depcache-fused-mixed-5"), request).fields["extra_body"]
+    assert mixed["custom_params"]["depcache_select"] == "mixed"
+    assert mixed["custom_params"]["depcache_recompute"] == 0.05
     stored = writer.write(get_system("depcache-stored"), request).fields["extra_body"]
     assert stored["custom_params"]["depcache_select"] == "stored"
     alone = writer.write(get_system("depcache"), request).fields["extra_body"]["custom_params"]
