@@ -8,7 +8,7 @@ goes behind the task, as generated tokens do. Nothing here needs torch.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal, get_args
@@ -85,6 +85,8 @@ class Encoder:
     max_tokens longer samples are left out and counted in `num_too_long`
     sees       what a table sees, see `depcache.tables.seen.Sees`
     table_system  the system message where there are tables
+    write      how an example of paths becomes a request, for those of the same paths alike; None:
+               by `render`, with `system` and `template`
 
     `num_encoded` counts the examples in the samples of `encode_all`.
     """
@@ -98,6 +100,7 @@ class Encoder:
     seed: int = 0
     sees: str = DEFAULT_SEES
     table_system: str | None = DEFAULT_TABLE_SYSTEM
+    write: Callable[[Example, Layout], RenderedPrompt] | None = None
     num_too_long: int = 0
     num_encoded: int = 0
     _pieces: PromptTokenizer = field(init=False)
@@ -193,18 +196,23 @@ class Encoder:
                 layout=layout,
             )
         else:
-            rendered = render(
-                example.paths,
-                example.question,
-                system=self.system,
-                template=self.template,
-                layout=layout,
-            )
+            rendered = self._write(example, layout)
         text = self._chat(rendered.messages)
         if not (example.paths or example.tables):
             return DepPrompt.from_paths((), tokenizer=self._pieces, task=text, layout=layout)
         outline = Outline.from_json(rendered.params_in(text)["depcache_outline"])
         return DepPrompt.from_outline(text, outline, tokenizer=self._pieces, layout=layout)
+
+    def _write(self, example: Example, layout: Layout) -> RenderedPrompt:
+        if self.write is not None:
+            return self.write(example, layout)
+        return render(
+            example.paths,
+            example.question,
+            system=self.system,
+            template=self.template,
+            layout=layout,
+        )
 
     def _encode_flat(self, example: Example, answer: list[int]) -> Sample:
         if example.tables:
@@ -213,9 +221,7 @@ class Encoder:
                 texts, example.question, heading=HEADING, system=self.table_system
             )
         else:
-            rendered = render(
-                example.paths, example.question, system=self.system, template=self.template
-            )
+            rendered = self._write(example, "tree")
         prompt = self._pieces.encode_text(self._chat(rendered.messages), first=True)
         tokens = np.array([*prompt, *answer], np.int64)
         return _make_linear(tokens, len(answer), self._alternatives(example, tokens, answer))

@@ -19,7 +19,9 @@ stages, and `OUT/log.jsonl` has the losses. A stage whose model is there already
 again. Questions are about made-up worlds (`models.tiny.worlds`), new ones all the time, and about
 what `--examples` holds (as for `depcache finetune`). No made-up world has a name of the demo's
 graph or one of `--forbidden`, a file with a name on each line. `--made-up-relations 0.5` gives
-half of them relations of their own (`models.tiny.invented`). Needs the extra `finetune`.
+half of them relations of their own (`models.tiny.invented`), and `--other-styles 0.3` writes so
+many contexts otherwise than `depcache.render` does (`models.tiny.styles`). Needs the extra
+`finetune`.
 """
 
 from __future__ import annotations
@@ -28,8 +30,7 @@ import argparse
 import ctypes
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,11 @@ import numpy as np
 
 from depcache.demo.sample import load_entities
 from depcache.errors import ConfigError
-from depcache.prompt.layout import Layout
 from depcache.prompt.render import DEFAULT_SYSTEM
 from depcache.training.examples import Example, read_examples
-from depcache.training.packing import Row, make_row, pack
-from depcache.training.samples import IGNORED, Attention, Encoder, Sample
+from depcache.training.packing import Row
+from depcache.training.samples import Attention
+from models.tiny.rows import COPY_LEN, copy_rows, question_rows
 from models.tiny.stages import BASE, SELF_ATTENTION, TINY, cycle_name
 from models.tiny.tokenizer import make_tokenizer
 from models.tiny.trainer import Shape, Trainer, make_network, shape_of
@@ -49,7 +50,6 @@ from models.tiny.worlds import make_examples
 
 SEED = 20261121
 MAX_LEN = 8192
-COPY_LEN = 64  # two of them fill a row
 STAGE_SHARES = {"copy": 0.02, "base": 0.43, "dependency": 0.55}
 """Each stage's share of the time."""
 
@@ -77,11 +77,7 @@ FLAT_SHARE = 0.25
 COPY_SHARE = 0.04
 """The share of copying in the rows of every stage."""
 
-LAYOUTS: tuple[Layout, ...] = ("tree", "tree", "staggered", "sequential")
-_EXAMPLES_SHARE = 0.4  # of the questions are from the given examples
-_CHUNK = 256  # examples that are packed together
 _REUSE = 3  # times that a row is trained on, on average
-_MEMORY = 2000  # rows
 _CHECK_ROWS = 16
 _HELD_OUT = 1_000_003  # added to the seed: worlds that training never sees
 
@@ -101,77 +97,6 @@ def make_vocabulary(
     return make_tokenizer(texts, size, MAX_LEN)
 
 
-def copy_rows(
-    vocab_size: int, rng: np.random.Generator, row_tokens: int = 2 * COPY_LEN
-) -> Iterator[Row]:
-    """Rows full of random strings, each said twice; the second time is learned."""
-    num = 2 * COPY_LEN
-    while True:
-        samples: list[Sample] = []
-        for _ in range(row_tokens // num):
-            tokens = np.tile(rng.integers(4, vocab_size, COPY_LEN), 2)
-            labels = tokens.copy()
-            labels[:COPY_LEN] = IGNORED
-            samples.append(Sample(tokens, np.arange(num), np.full(num, num), 0, labels))
-        yield make_row(samples)
-
-
-def question_rows(
-    tokenizer: Any,
-    attention: Attention,
-    seed: int,
-    *,
-    row_tokens: int,
-    max_paths: int = 30,
-    num_questions: int = 6,
-    examples: Sequence[Example] = (),
-    forbidden: frozenset[str] = frozenset(),
-    made_up_relations: float = 0.0,
-    reuse: int = 1,
-) -> Iterator[Row]:
-    """Rows of questions about new worlds and of `examples`, without end.
-
-    examples   in any order, those of the same paths behind each other
-    forbidden  names that no made-up world has
-    made_up_relations  share of made-up worlds that have relations of their own
-    reuse      times that a row comes, on average; a row that comes again is an older one
-    """
-    encoder = Encoder(tokenizer, attention, LAYOUTS, max_tokens=row_tokens, seed=seed)
-    rng = random.Random(seed)
-    natural = sorted({node for example in examples for path in example.paths for node in path[::2]})
-    made_up = make_examples(
-        seed,
-        num_questions=num_questions,
-        max_paths=max_paths,
-        forbidden=forbidden,
-        natural=natural,
-        made_up_relations=made_up_relations,
-    )
-    groups = [list(group) for _, group in groupby(examples, key=lambda each: each.paths)]
-    memory: list[Row] = []
-    while True:
-        chunk: list[Example] = []
-        if groups:
-            while len(chunk) < _CHUNK * _EXAMPLES_SHARE:
-                chunk += rng.choice(groups)
-        chunk += islice(made_up, _CHUNK - len(chunk))
-        chunk = [_draw_answer(example, rng) for example in chunk]
-        for row in rng.sample(rows := pack(encoder.encode_all(chunk), row_tokens), len(rows)):
-            yield row
-            yield from rng.choices([*memory, row], k=reuse - 1)
-        memory = (memory + rows)[-_MEMORY:]
-
-
-def _draw_answer(example: Example, rng: random.Random) -> Example:
-    """Any of the right answers, the others as alternatives.
-
-    Behind a blank, which this tokenizer puts before every word at the start of a line.
-    """
-    answers = [f" {answer}" for answer in (example.answer, *example.alternatives)]
-    rng.shuffle(answers)
-    return replace(example, answer=answers[0], alternatives=tuple(answers[1:]))
-
-
 def train(
     out: Path,
     minutes: float,
@@ -186,6 +111,7 @@ def train(
     num_base_cycles: int = 1,
     source: Path | None = None,
     made_up_relations: float = 0.0,
+    other_styles: float = 0.0,
 ) -> None:
     """All stages, each for its share of the time.
 
@@ -194,6 +120,7 @@ def train(
     num_base_cycles  of `base`, before the first tree
     source           a trained model, to go on from instead of `base`; its shape is taken
     made_up_relations  share of made-up worlds that have relations of their own
+    other_styles     share of contexts that are written otherwise than by `depcache.render`
 
     Raises ConfigError where `source` holds no model, and ValueError for a control without a cycle
     of `dependency` to compare it with.
@@ -245,6 +172,7 @@ def train(
             examples=examples,
             forbidden=forbidden,
             made_up_relations=made_up_relations,
+            other_styles=other_styles,
         )
         network.save_pretrained(out / name)
         tokenizer.save_pretrained(out / name)
@@ -358,6 +286,13 @@ def main() -> None:
         metavar="SHARE",
         help="of made-up worlds, with relations of their own (default 0)",
     )
+    parser.add_argument(
+        "--other-styles",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="of contexts, with other words around the facts, or in another place (default 0)",
+    )
     parser.add_argument("--compile", action="store_true", help="needs a C++ compiler on a CPU")
     parser.add_argument("--seed", type=int, default=SEED)
     defaults = Shape()
@@ -366,8 +301,10 @@ def main() -> None:
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, type=type(value), default=value, help=f"default {value}")
     args = parser.parse_args()
-    if not 0 <= args.made_up_relations <= 1:
-        parser.error(f"--made-up-relations is {args.made_up_relations}: use a share from 0 to 1")
+    for flag in ("made_up_relations", "other_styles"):
+        if not 0 <= getattr(args, flag) <= 1:
+            name = flag.replace("_", "-")
+            parser.error(f"--{name} is {getattr(args, flag)}: use a share from 0 to 1")
     shape = Shape(**{name: getattr(args, name) for name in Shape.__dataclass_fields__})
     examples = [example for file in args.examples for example in read_examples(file)]
     forbidden = [
@@ -387,6 +324,7 @@ def main() -> None:
             num_base_cycles=args.base_cycles,
             source=args.source,
             made_up_relations=args.made_up_relations,
+            other_styles=args.other_styles,
         )
     except ConfigError as error:
         parser.error(str(error))

@@ -21,18 +21,10 @@ from depcache.prompt.layout import LAYOUTS
 from depcache.prompt.tokenization import PromptTokenizer
 from depcache.training.examples import Example
 from depcache.training.samples import IGNORED
+from models.tiny.rows import COPY_LEN, copy_rows, question_rows
 from models.tiny.ship import ship
 from models.tiny.stages import cycles_of
-from models.tiny.train import (
-    COPY_LEN,
-    CYCLE_PEAK,
-    _stage_rows,
-    copy_rows,
-    main,
-    make_vocabulary,
-    question_rows,
-    train,
-)
+from models.tiny.train import CYCLE_PEAK, _stage_rows, main, make_vocabulary, train
 from models.tiny.trainer import Shape, Trainer, make_network
 from models.tiny.worlds import make_examples
 
@@ -261,8 +253,9 @@ def test_cycles_go_on_from_a_trained_model_with_made_up_relations(
         return make_examples(*args, **keywords)
 
     monkeypatch.setattr(Trainer, "run", watch)
-    monkeypatch.setattr("models.tiny.train.make_examples", watch_worlds)
+    monkeypatch.setattr("models.tiny.rows.make_examples", watch_worlds)
     settings: dict[str, Any] = {"source": tmp_path / "given", "made_up_relations": 0.5}
+    settings["other_styles"] = 0.3
     # The shape is that of the model, not the one that is asked for.
     train(tmp_path / "run", 0.02, Shape(), has_control=True, num_cycles=2, **settings)
     assert list(begun) == ["dependency", "dependency-2", "control"]
@@ -282,7 +275,8 @@ def test_what_cannot_be_gone_on_from_is_an_error(
 ) -> None:
     for arguments, message in (
         (["--from", str(tmp_path)], "holds no model: name a folder"),
-        (["--made-up-relations", "5"], "is 5.0: use a share from 0 to 1"),
+        (["--made-up-relations", "5"], "--made-up-relations is 5.0: use a share from 0 to 1"),
+        (["--other-styles", "-1"], "--other-styles is -1.0: use a share from 0 to 1"),
     ):
         monkeypatch.setattr("sys.argv", ["train", str(tmp_path / "run"), *arguments])
         with pytest.raises(SystemExit, match="2"):
@@ -319,7 +313,8 @@ def test_what_is_forbidden_is_never_trained_on(
         asked.append(forbidden)
         return make_examples(*args, forbidden=forbidden, **keywords)
 
-    monkeypatch.setattr("models.tiny.train.make_examples", watch)
+    for module in ("train", "rows"):
+        monkeypatch.setattr(f"models.tiny.{module}.make_examples", watch)
     train(tmp_path, 0.01, SMALL, forbidden=["Zorro"], has_control=True)
     assert len(asked) > 3
     assert set(asked) == {load_entities() | {"Zorro"}}
