@@ -115,6 +115,12 @@ class Config(BaseSettings):
         "approximate then",
     )
 
+    root_events: str = Field(
+        "",
+        description="ZeroMQ address, such as tcp://127.0.0.1:5557, at which the server says which "
+        "entities it holds, for a picker of servers; empty is off",
+    )
+
     host_gb: float = Field(
         0, ge=0, description="main memory for KV that left the device, in GB (10^9 bytes); 0 is off"
     )

@@ -86,6 +86,8 @@ def make_tree_cache(context: Any) -> Any:
         measures=config.load_policy == "faster" and context.tp_size == 1,
     )
     cache.metrics = make_metrics(context, cache)
+    if config.root_events and context.tp_rank == 0:
+        cache.publish_roots(config.root_events)
     return cache
 
 

@@ -32,6 +32,7 @@ from sglang_patches.choices import choose_policy, make_order
 from sglang_patches.contract import CacheParams, LoadBackParams, MatchParams, RadixKey, Request
 from sglang_patches.observe.idle_ages import IdleAges
 from sglang_patches.observe.metrics import NullMetrics
+from sglang_patches.observe.root_events import RootEvents, Watchers
 from sglang_patches.ranks import RankCheck
 from sglang_patches.requests.dependency import DependencyRequests, make_state
 from sglang_patches.requests.faults import Faults, is_broken, is_refused, note_fault
@@ -105,6 +106,7 @@ class DepCacheTree(Checkpoints, StorageCalls, BasePrefixCache):
             caches_tails=config.cache_tails,
         )
         self.plain = PlainRequests(self.tree, self.slots, self.host)
+        self.root_events: RootEvents | None = None
         self.faults = Faults(self.tree, self.slots, self.dependency)
         self.waiting_queue = WaitingQueue(self.tree, make_state, make_order(self.tree, config))
         self.ranks = RankCheck(params.tp_cache_group)
@@ -129,6 +131,8 @@ class DepCacheTree(Checkpoints, StorageCalls, BasePrefixCache):
         if self.disk is not None:
             self.disk.clear(keep_values=self.keeps_disk)
             self.keeps_disk = False
+        if self.root_events is not None:
+            self.root_events.held.note_all()
         self.metrics.publish()
 
     def evictable_size(self) -> int:
@@ -165,6 +169,7 @@ class DepCacheTree(Checkpoints, StorageCalls, BasePrefixCache):
             "evicted_tokens": self.tree.counters.evicted,
             "eviction_policy": self.tree.policy.name,
             "tokens": self.counters,
+            "root_events": None if self.root_events is None else self.root_events.describe(),
             HOST: None if self.host is None else self.host.describe(),
             DISK: None if self.disk is None else self.disk.describe(),
             "measured": self.bandwidth.describe(),
@@ -217,8 +222,22 @@ class DepCacheTree(Checkpoints, StorageCalls, BasePrefixCache):
                 self.slots.free(slots)
                 num_freed += len(slots)
             num_kept += kept
+        if self.root_events is not None:
+            self.root_events.held.note_all()
         self.poll()
         return num_freed, num_kept
+
+    def publish_roots(self, endpoint: str) -> None:
+        """Say from now on which roots are held, on a ZeroMQ address.
+
+        Raises ConfigError where it cannot be used.
+        """
+        self.root_events = RootEvents(self.tree, endpoint)
+        self.tree.watcher = Watchers(self.ages, self.root_events.held)
+
+    def _note_roots(self, state: RequestState) -> None:
+        if self.root_events is not None:
+            self.root_events.note_request(state)
 
     # -- matching --------------------------------------------------------------------------
 
@@ -330,6 +349,7 @@ class DepCacheTree(Checkpoints, StorageCalls, BasePrefixCache):
                 self.plain.cache_unfinished(req, num_rows)
             else:
                 self.dependency.cache_unfinished(req, state, num_rows)
+                self._note_roots(state)
         except Exception as error:
             self.faults.end(req, "cache the request's rows", error)
             self.faults.keep_rows(req, num_rows)
@@ -362,7 +382,9 @@ class DepCacheTree(Checkpoints, StorageCalls, BasePrefixCache):
         state = get_state(req)
         if state is None:
             return self.plain.cache_finished(req, is_insert, num_rows)
-        return self.dependency.cache_finished(req, state, is_insert, num_rows)
+        nodes = self.dependency.cache_finished(req, state, is_insert, num_rows)
+        self._note_roots(state)
+        return nodes
 
     def _note_request(self, report: dict[str, Any], plan_s: float) -> None:
         try:

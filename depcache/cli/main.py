@@ -32,6 +32,7 @@ from depcache.cli.output import (
     print_error,
     print_json,
 )
+from depcache.cli.picker import picker
 from depcache.cli.precompute import precompute
 from depcache.cli.recognise import recognise_file
 from depcache.cli.serve import serve
@@ -56,6 +57,7 @@ app.command("demo")(demo)
 app.command("status")(status)
 app.command("explain")(explain)
 app.command("recognise")(recognise_file)
+app.command("picker")(picker)
 app.command("schema")(schema)
 app.add_typer(config_app, name="config")
 app.add_typer(graph_app, name="graph")

@@ -21,7 +21,7 @@ from depcache.client.address import read_address
 from depcache.client.bodies import body_of, generate_body
 from depcache.client.notice import UnreadNotice
 from depcache.client.reply import Reply
-from depcache.client.routing import RoutingKeys
+from depcache.client.routing import Routing
 from depcache.client.stream import ReplyCollector, ReplyStream
 from depcache.client.wire_format import GenerateReader, ReadPiece, read_chat_piece, read_error
 from depcache.errors import PromptError, ServerError, shorten
@@ -57,6 +57,7 @@ class Client:
     model        sent as `model` on the OpenAI routes; SGLang takes any name for its one model
     http_client  an `httpx.Client` to use instead; it stays the caller's to close
     warn_unread  whether the log says, once, that a chat held facts as plain text
+    picker       address of a `depcache picker`, where a router stands before several servers
 
     Raises ConfigError for what is no address, PromptError when a prompt is refused (HTTP 400),
     ServerError for every other failure.
@@ -71,13 +72,14 @@ class Client:
         model: str = "default",
         http_client: httpx.Client | None = None,
         warn_unread: bool = True,
+        picker: str | None = None,
     ) -> None:
         self.base_url = read_address(base_url)
         self._model = model
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         advice = "use `ask`, or `depcache.render` and its `extra_body`"
         self._notice = UnreadNotice(advice) if warn_unread else None
-        self._routing = RoutingKeys()
+        self._routing = Routing(picker)
         self._owns_http = http_client is None
         self._http = http_client or httpx.Client(timeout=httpx.Timeout(timeout_s, connect=10.0))
 
@@ -308,6 +310,7 @@ class Client:
         """Close the connections, unless the `httpx.Client` was the caller's."""
         if self._owns_http:
             self._http.close()
+        self._routing.close()
 
     def __enter__(self) -> Client:
         return self

@@ -1,29 +1,91 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The routing key: which of several servers a request should go to.
+"""Headers that say which of several servers a request should go to.
 
 A router that hashes a header, such as SMG with `--policy consistent_hashing`, sends requests with
 equal keys to the same server. A prompt has several entities, and only one of them can be the key.
 Here it is the one that this client has met least often: popular entities come to be cached on all
 servers, rare ones on one each, and the load is even. The key says nothing else: it is a digest.
+
+Where there is a picker (`depcache.picker`), which knows what each server holds, it is asked first.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
-from itertools import accumulate
 from typing import Any
 
+import httpx
 from cachetools import LRUCache
 
-from depcache.prompt.outline import PREFIX
+from depcache.client.address import read_address
+from depcache.prompt.roots import root_keys, roots_of
+
+logger = logging.getLogger("depcache.client")
 
 HEADER = "X-SMG-Routing-Key"
 """What SMG reads. Servers ignore it."""
 
 MAX_COUNTED = 100_000
 """Entities whose number of requests is remembered; those met longest ago are forgotten."""
+
+
+TARGET_HEADER = "X-SMG-Target-Worker"
+"""What SMG reads as well: the URL of the server itself."""
+
+PICK_TIMEOUT_S = 0.5
+PICK_AGAIN_S = 5.0
+"""How long a picker that did not answer is left alone."""
+
+
+class Routing:
+    """The headers of requests. Safe to share by threads.
+
+    picker  address of a picker; None: keys alone
+
+    A picker that does not answer costs `PICK_TIMEOUT_S` once in `PICK_AGAIN_S`, and no request:
+    meanwhile there are keys. Raises ConfigError for what is no address.
+    """
+
+    def __init__(
+        self, picker: str | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._keys = RoutingKeys()
+        self._picker = None if picker is None else read_address(picker)
+        self._http = None if picker is None else httpx.Client(timeout=PICK_TIMEOUT_S)
+        self._clock = clock
+        self._silent_until = clock()
+        self._has_warned = False
+
+    def headers_of(self, body: Any) -> dict[str, str]:
+        """The headers for a request with this JSON body; none without dependency data in it."""
+        return self._ask_picker(body) or self._keys.headers_of(body)
+
+    def close(self) -> None:
+        """Close the connection to the picker."""
+        if self._http is not None:
+            self._http.close()
+
+    def _ask_picker(self, body: Any) -> dict[str, str]:
+        if self._http is None or self._clock() < self._silent_until:
+            return {}
+        roots = list(root_keys(body))
+        if not roots:
+            return {}
+        try:
+            reply = self._http.post(f"{self._picker}/pick", json={"roots": roots})
+            return {TARGET_HEADER: reply.raise_for_status().json()["server"]}
+        except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
+            self._silent_until = self._clock() + PICK_AGAIN_S
+            if not self._has_warned:
+                self._has_warned = True
+                is_reply = isinstance(error, httpx.HTTPStatusError)
+                why = f"HTTP {error.response.status_code}" if is_reply else str(error)
+                logger.warning("the picker %s names no server: %s", self._picker, why)
+            return {}
 
 
 class RoutingKeys:
@@ -52,57 +114,6 @@ class RoutingKeys:
             for name in names:
                 self.counts[name] = self.counts.get(name, 0) + 1
         return key
-
-
-def roots_of(body: Any) -> list[str]:
-    """What the rows of a request begin with: entities, tables, or passages as a whole.
-
-    body  JSON of a chat, a completion or `/generate`. What is not as the wire has it gives no
-          roots: the server says what is wrong with it.
-    """
-    try:
-        return _roots_of(body)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-        return []
-
-
-def _roots_of(body: Mapping[str, Any]) -> list[str]:
-    params = body.get("custom_params") or body["sampling_params"]["custom_params"]
-    outline = params.get(f"{PREFIX}outline")
-    if outline is None:
-        return _roots_of_ids(body["input_ids"], params)
-    lens, rows = outline["lens"], outline["rows"]
-    text = _text_of(body, outline.get("message"))
-    firsts = [0, *accumulate(rows)][: len(rows)]  # the first element of each row
-    starts = list(accumulate(lens, initial=outline["start"]))
-    parents = outline.get("parents") or [-1] * len(rows)
-    spans = (
-        (starts[first], starts[first + 1])
-        for first, parent in zip(firsts, parents, strict=True)
-        if parent == -1
-    )
-    found = (text[start:stop].strip() for start, stop in spans)
-    return list(dict.fromkeys(root for root in found if root))
-
-
-def _roots_of_ids(ids: list[int], params: Mapping[str, Any]) -> list[str]:
-    lens = params[f"{PREFIX}segment_lens"]
-    starts = accumulate(lens, initial=params.get(f"{PREFIX}system_len", 0))
-    parents = params[f"{PREFIX}segment_parents"]
-    return [
-        str(ids[start : start + length])
-        for start, length, parent in zip(starts, lens, parents, strict=False)
-        if parent == -1
-    ]
-
-
-def _text_of(body: Mapping[str, Any], message: int | None) -> str:
-    if message is None:
-        return body["prompt"] if "prompt" in body else body["text"]
-    content = body["messages"][message]["content"]
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text") or "" for part in content)
 
 
 def _digest(root: str) -> str:

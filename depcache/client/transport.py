@@ -16,15 +16,17 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import anyio.to_thread
 import httpx
 
 from depcache.client.context import current_context
 from depcache.client.notice import UnreadNotice
 from depcache.client.rewrite import rewrite_body
-from depcache.client.routing import HEADER, RoutingKeys
+from depcache.client.routing import HEADER, TARGET_HEADER, Routing
 from depcache.errors import ConfigError
 from depcache.prompt.layout_names import Layout, read_layout
 
@@ -46,19 +48,27 @@ class _Ours(TypedDict):
     merge: bool
     tables: TablesToFind | None
     sees: Sees
+    picker: str | None
 
 
 class _Rewriter:
     """What both transports do to a request before it goes out."""
 
     def __init__(
-        self, layout: Layout, auto: bool, merge: bool, tables: TablesToFind | None, sees: Sees
+        self,
+        layout: Layout,
+        auto: bool,
+        merge: bool,
+        tables: TablesToFind | None,
+        sees: Sees,
+        picker: str | None,
     ) -> None:
         self._layout: Layout = read_layout(layout)
         self._auto = auto
         self._merge = merge
         self._tables = None if tables is None else _find_tables(tables, sees)
-        self._routing = RoutingKeys()
+        self._routing = Routing(picker)
+        self.waits = picker is not None
         self._notice = UnreadNotice(
             "name the paths with depcache.graph_context, or teach the spelling with "
             "depcache.register_recogniser"
@@ -92,7 +102,8 @@ class _Rewriter:
             # No JSON: the server will say so better than we can.
             _logger.debug("the body is left as it is: %s", error)
             return request
-        routing = {} if HEADER in request.headers else self._routing.headers_of(body or asked)
+        is_routed = HEADER in request.headers or TARGET_HEADER in request.headers
+        routing = {} if is_routed else self._routing.headers_of(body or asked)
         if content is None:
             request.headers.update(routing)
             return request
@@ -124,6 +135,7 @@ class DepCacheTransport(httpx.BaseTransport):
              extra `tables`. None: do not look
     sees     what a table that is found sees: "nothing", the tables it has "references" to, or its
              "component", always of those in the prompt
+    picker   address of a `depcache picker`, where a router stands before several servers
     """
 
     def __init__(
@@ -135,9 +147,10 @@ class DepCacheTransport(httpx.BaseTransport):
         merge: bool = False,
         tables: TablesToFind | None = None,
         sees: Sees = "references",
+        picker: str | None = None,
     ) -> None:
         self._wrapped = wrapped or httpx.HTTPTransport()
-        self._rewriter = _Rewriter(layout, auto, merge, tables, sees)
+        self._rewriter = _Rewriter(layout, auto, merge, tables, sees, picker)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         if self._rewriter.applies_to(request):
@@ -161,14 +174,17 @@ class AsyncDepCacheTransport(httpx.AsyncBaseTransport):
         merge: bool = False,
         tables: TablesToFind | None = None,
         sees: Sees = "references",
+        picker: str | None = None,
     ) -> None:
         self._wrapped = wrapped or httpx.AsyncHTTPTransport()
-        self._rewriter = _Rewriter(layout, auto, merge, tables, sees)
+        self._rewriter = _Rewriter(layout, auto, merge, tables, sees, picker)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if self._rewriter.applies_to(request):
             await request.aread()
-            request = self._rewriter.rewrite(request)
+            rewrite = partial(self._rewriter.rewrite, request)
+            # Who asks a picker waits for it, and the event loop must not.
+            request = await anyio.to_thread.run_sync(rewrite) if self._rewriter.waits else rewrite()
         return await self._wrapped.handle_async_request(request)
 
     async def aclose(self) -> None:
@@ -182,14 +198,15 @@ def httpx_client(
     merge: bool = False,
     tables: TablesToFind | None = None,
     sees: Sees = "references",
+    picker: str | None = None,
     **options: Any,
 ) -> httpx.Client:
     """An `httpx.Client` for the `http_client` argument of the OpenAI SDK and what builds on it.
 
-    layout, auto, merge, tables, sees  as for `DepCacheTransport`
+    layout, auto, merge, tables, sees, picker  as for `DepCacheTransport`
     options  of `httpx.Client`. Proxies of the environment are not used; pass `proxy=`.
     """
-    ours = _Ours(layout=layout, auto=auto, merge=merge, tables=tables, sees=sees)
+    ours = _Ours(layout=layout, auto=auto, merge=merge, tables=tables, sees=sees, picker=picker)
     return _make_client(httpx, options, ours)
 
 
@@ -200,10 +217,11 @@ def async_httpx_client(
     merge: bool = False,
     tables: TablesToFind | None = None,
     sees: Sees = "references",
+    picker: str | None = None,
     **options: Any,
 ) -> httpx.AsyncClient:
     """The same for `AsyncOpenAI` and other asynchronous users."""
-    ours = _Ours(layout=layout, auto=auto, merge=merge, tables=tables, sees=sees)
+    ours = _Ours(layout=layout, auto=auto, merge=merge, tables=tables, sees=sees, picker=picker)
     return _make_async_client(httpx, options, ours)
 
 
@@ -214,13 +232,14 @@ def httpx2_client(
     merge: bool = False,
     tables: TablesToFind | None = None,
     sees: Sees = "references",
+    picker: str | None = None,
     **options: Any,
 ) -> Any:
     """An `httpx2.Client`, for whoever wants one; SDKs on httpx2 take an `httpx.Client` as well.
 
     Raises ConfigError where httpx2 is not installed.
     """
-    ours = _Ours(layout=layout, auto=auto, merge=merge, tables=tables, sees=sees)
+    ours = _Ours(layout=layout, auto=auto, merge=merge, tables=tables, sees=sees, picker=picker)
     return _make_client(_httpx2(), options, ours)
 
 
@@ -231,10 +250,11 @@ def async_httpx2_client(
     merge: bool = False,
     tables: TablesToFind | None = None,
     sees: Sees = "references",
+    picker: str | None = None,
     **options: Any,
 ) -> Any:
     """The same as an `httpx2.AsyncClient`."""
-    ours = _Ours(layout=layout, auto=auto, merge=merge, tables=tables, sees=sees)
+    ours = _Ours(layout=layout, auto=auto, merge=merge, tables=tables, sees=sees, picker=picker)
     return _make_async_client(_httpx2(), options, ours)
 
 

@@ -6,6 +6,7 @@
                   random       any server
                   cache_aware  SMG's own: the server that has seen the most similar beginning
                   keys         consistent hashing of the key that `depcache.Client` sends
+                  picker       the server that `depcache picker` names, by what each holds
     answers   whether they are those of one server alone
     killed    one server is killed while requests run: how many are lost, how many are wrong
     shared_disk  what a server computes of what another on the same disk folder was asked before
@@ -33,16 +34,19 @@ from depcache.serving.random_model import find_model, is_trained
 from depcache.serving.tiny import TINY_NAME
 from eval.fleet.drive import ask_all, num_answered
 from eval.fleet.requests import make_requests
-from eval.fleet.router import route, smg_version
+from eval.fleet.router import pick, route, smg_version
 from eval.fleet.shared_disk import measure_shared_disk
 from eval.output import about, add_output, write_report
 from eval.servers import flush
 from eval.soak.server import Server, Setup
 
+PICKER = "picker"
+
 POLICIES = {
     "random": ("random", False),
     "cache_aware": ("cache_aware", False),
     "keys": ("consistent_hashing", True),
+    PICKER: ("consistent_hashing", True),
 }
 """Our name -> SMG's policy, and whether requests have their keys."""
 
@@ -75,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
     started = time.perf_counter()
     # The name that `depcache.Client` asks for: a router knows servers by their models.
     named = ("--served-model-name", "default")
-    setup = Setup(model, args.pool_tokens, {"host_gb": "0", "disk_gb": "0"}, named)
+    settings = {"host_gb": "0", "disk_gb": "0", "root_events": "tcp://127.0.0.1:*"}
+    setup = Setup(model, args.pool_tokens, settings, named)
     report: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="depcache-eval-") as name:
         folder = Path(name)
@@ -121,10 +126,16 @@ def _measure_routing(
             tell(f"{name}, {per_request} entities")
             for url in urls:
                 flush(url)
-            with route(args.smg, policy, urls, folder / f"smg-{name}-{per_request}.log") as url:
-                ask_all(url, requests[:warm], sends_keys=sends_keys)
+            log = folder / f"smg-{name}-{per_request}.log"
+            with ExitStack() as stack:
+                url = stack.enter_context(route(args.smg, policy, urls, log))
+                asked: dict[str, Any] = {"sends_keys": sends_keys}
+                if name == PICKER:
+                    log = folder / f"picker-{per_request}.log"
+                    asked["picker"] = stack.enter_context(pick(urls, log))
+                ask_all(url, requests[:warm], **asked)
                 before = [num_answered(each) for each in urls]
-                outcome = ask_all(url, requests[warm:], sends_keys=sends_keys)
+                outcome = ask_all(url, requests[warm:], **asked)
                 after = [num_answered(each) for each in urls]
             load = [last - first for first, last in zip(before, after, strict=True)]
             rows.append(

@@ -47,11 +47,13 @@ def ask_all(
     *,
     answer_tokens: int = 1,
     sends_keys: bool = True,
+    picker: str | None = None,
     on_answer: Callable[[int], None] | None = None,
 ) -> Outcome:
     """Send them, CONCURRENCY at once.
 
     sends_keys  False leaves the routing key out
+    picker      address of a picker that is asked for each
     on_answer   is told after each how many there were
     """
     outcome = Outcome()
@@ -59,7 +61,7 @@ def ask_all(
     hooks: Any = {} if sends_keys else {"request": [_without_key]}
     with (
         httpx.Client(event_hooks=hooks, timeout=120.0) as http,
-        depcache.Client(url, http_client=http, warn_unread=False) as client,
+        depcache.Client(url, http_client=http, warn_unread=False, picker=picker) as client,
         ThreadPoolExecutor(CONCURRENCY) as pool,
     ):
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SMG, a router of the SGLang project, in front of servers, for as long as a `with` block."""
+"""SMG, a router of the SGLang project, and our picker, for as long as a `with` block."""
 
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,25 @@ def route(smg: Path, policy: str, servers: Sequence[str], log_file: Path) -> Ite
     with ServerProcess(Launch(argv, {}), url, log_file) as process:
         process.wait_until_ready(READY_S)
         _wait_for_servers(url, len(servers), process)
+        yield url
+
+
+@contextmanager
+def pick(servers: Sequence[str], log_file: Path) -> Iterator[str]:
+    """Start `depcache picker` and wait until it hears all servers; its URL.
+
+    Raises ServerError where it does not start.
+    """
+    port = find_free_port()
+    argv = [sys.executable, "-m", "depcache.cli.main", "picker", *servers, "--port", str(port)]
+    url = f"http://127.0.0.1:{port}"
+    with ServerProcess(Launch(argv, {}), url, log_file) as process:
+        process.wait_until_ready(READY_S)
+        deadline = time.monotonic() + READY_S
+        while not all(each["alive"] for each in httpx.get(f"{url}/servers").json()):
+            if time.monotonic() > deadline:
+                raise ServerError(f"the picker does not hear all servers:\n{process.log_tail()}")
+            time.sleep(0.1)
         yield url
 
 

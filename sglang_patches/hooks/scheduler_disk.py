@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hooks that let the disk tier work beside the scheduler: every pass, and at queue entry.
 
+Root events are sent in the same pass.
+
 Why: SGLang polls a cache's transfers, prefetches for a waiting request and holds it back until
 its KV has come only if its own HiCache is on, and then in terms of pages along one prefix. The
 flag alone makes the scheduler ask the cache whether a request may go; the rest is done here.
@@ -22,7 +24,11 @@ YIELD_S = 0.001
 def poll_tiers(scheduler: Scheduler, *args: Any, **kwargs: Any) -> None:
     """Conclude transfers, and let the scheduler ask before it admits a request."""
     cache = scheduler.tree_cache
-    if getattr(cache, "is_depcache", False) and cache.disk is not None:
+    if not getattr(cache, "is_depcache", False):
+        return
+    if cache.root_events is not None:
+        cache.root_events.poll()
+    if cache.disk is not None:
         scheduler.enable_hicache_storage = True
         cache.poll()
         if cache.disk.tier.num_open and _has_nothing_to_run(scheduler):

@@ -28,6 +28,7 @@ def prepare_front(result: Any, server_args: Any) -> None:
     from sglang_patches.requests.evidence import set_evidence
     from sglang_patches.requests.fused import set_fused
     from sglang_patches.requests.recognition import set_recognisers
+    from sglang_patches.requests.roots import set_roots
     from sglang_patches.requests.shadow import set_shadow
     from sglang_patches.verify import require_front_in_place, require_in_place
 
@@ -41,6 +42,7 @@ def prepare_front(result: Any, server_args: Any) -> None:
     set_recognisers(config)
     CATALOG.set(config)
     set_fused(config)
+    set_roots(config)
     set_evidence(server_args, config)
     set_shadow(config)
     http_server = sys.modules.get("sglang.srt.entrypoints.http_server")

@@ -23,6 +23,7 @@ from sglang_patches.requests.inbound import RenderedChat, refuse_long_text, requ
 from sglang_patches.requests.outbound import add_to_reply, add_to_stream
 from sglang_patches.requests.params import has_keys, read_match, without_match
 from sglang_patches.requests.recognition import LAYOUT, find_context, is_on
+from sglang_patches.requests.roots import keys_of_chat
 
 logger = logging.getLogger("depcache")
 
@@ -61,7 +62,12 @@ def convert_chat(
 
     with counting_rejections():
         if "depcache_outline" in custom_params:
-            return _render_outline(render, serving, request, _read_outline(custom_params, serving))
+            wire = _read_outline(custom_params, serving)
+            processed = _render_outline(render, serving, request, wire)
+            # By what the client has sent, before the template has changed it.
+            messages = [_to_dict(message) for message in request.messages]
+            processed.prompt_ids.root_keys = keys_of_chat(request, messages)
+            return processed
         return _render(render, serving)[0]
 
 

@@ -234,6 +234,15 @@ def _watch(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
     return {"capacity_tokens": cache.token_to_kv_pool_allocator.size}
 
 
+def _roots(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
+    """All roots that are held, for a listener that has missed events."""
+    if cache.root_events is None:
+        raise PromptError(
+            "this server publishes no root events: start it with root_events=tcp://..., an address"
+        )
+    return cache.root_events.snapshot()
+
+
 def _table_and_root(cache: Any, question: dict[str, Any]) -> tuple[SegmentTable, Root]:
     """The segments of the question's prompt, and the root of its namespace."""
     wire = parse_wire(question["custom_params"])
@@ -251,6 +260,7 @@ _ANSWERS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
     "invalidate": _invalidate,
     "persist": _persist,
     "keep_disk": _keep_disk,
+    "roots": _roots,
     "watch": _watch,
     "tree": lambda cache, question: dump_tree(cache, question["limit"]),
 }

@@ -102,6 +102,15 @@ def add_routes(http_server: Any, config: Config) -> None:
         stats["requests"]["rejected_requests"] += num_rejected()
         return stats
 
+    @app.get("/depcache/roots", response_model=None)
+    @auth_level(AuthLevel.ADMIN_OPTIONAL)
+    async def depcache_roots() -> dict[str, Any] | JSONResponse:
+        """The roots that are held, tokens by key, up to the last event; see root events."""
+        try:
+            return (await _ask(http_server, {"ask": "roots"}))["reply"]
+        except PromptError as error:
+            return _bad_request(str(error))
+
     # The tree tells tenants' salts, and a flush costs everyone: for the admin, if there is one.
     @app.get("/depcache/tree", response_model=None)
     @auth_level(AuthLevel.ADMIN_OPTIONAL)

@@ -42,6 +42,7 @@ from sglang_patches.requests.fused import read_fused
 from sglang_patches.requests.inner import SEEING_ROWS
 from sglang_patches.requests.params import custom_params_of, has_dependencies
 from sglang_patches.requests.recognition import RECOGNISED
+from sglang_patches.requests.roots import note_roots, note_roots_of_ids
 
 logger = logging.getLogger("depcache")
 
@@ -67,6 +68,7 @@ class RenderedChat(str):
     wire        what the request says of one of its messages, where it comes with an outline
     outline     the same outline, of this text
     recognised  the server found it by itself: rows by recogniser
+    root_keys   keys of its roots, each with its first row
     """
 
     suffix: list[int]
@@ -74,6 +76,7 @@ class RenderedChat(str):
     wire: WireOutline | None = None
     outline: Outline | None = None
     recognised: dict[str, int] | None = None
+    root_keys: dict[str, int] | None = None
 
 
 class _OneRequest(BaseModel):
@@ -139,6 +142,7 @@ def _prepare(obj: Any, manager: Any) -> None:
         # segment share what it says; in version 2 it may be the header of rows.
         children = np.bincount(forest.parents[forest.parents >= 0])
         is_merged = wire.depcache_version == 1 and bool((children > 1).any())
+        note_roots_of_ids(obj)
     else:
         prompt = _convert_text(obj, wire, manager.tokenizer)
         tokens, forest = read_input_ids(obj.input_ids), prompt.forest
@@ -306,6 +310,15 @@ def _convert_text(obj: Any, wire: WireText | WireOutline, tokenizer: Any) -> Dep
         outline=text.outline if is_chat else None,
         add_special_tokens=not is_chat,
     )
+    if isinstance(wire, WireOutline) and not hasattr(obj, RECOGNISED):
+        note_roots(
+            obj,
+            text,
+            text.outline or wire.outline if is_chat else wire.outline,
+            tokenizer,
+            keys=(text.root_keys or {}) if is_chat else None,
+            add_special_tokens=not is_chat,
+        )
     obj.input_ids, params = prompt.to_wire()
     if is_chat:
         obj.input_ids += text.suffix

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sglang_patches.requests.masses import MASSES, OVERHEADS
+from sglang_patches.requests.roots import ROOTS
 from sglang_patches.requests.scoring import SCORING
 
 STORING = "depcache_storing"
@@ -19,7 +20,7 @@ STORING = "depcache_storing"
 SEEING_ROWS = "depcache_seeing_rows"
 """How many rows say what they see, each a segment of its own: the report counts those cached."""
 
-KEYS = (SCORING, STORING, SEEING_ROWS, MASSES, OVERHEADS)
+KEYS = (SCORING, STORING, SEEING_ROWS, MASSES, OVERHEADS, ROOTS)
 
 
 def pass_on(obj: Any) -> None:

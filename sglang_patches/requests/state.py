@@ -30,6 +30,7 @@ from flashinfer_masks.visibility import Structure
 from sglang_patches.contract import Request
 from sglang_patches.requests.inner import SEEING_ROWS, STORING
 from sglang_patches.requests.masses import MASSES, OVERHEADS, RowMasses, take_masses
+from sglang_patches.requests.roots import ROOTS
 from sglang_patches.requests.scoring import CHOSEN, SCORING, Scores, set_apart, take_param
 from sglang_patches.requests.tenants import Namespace
 
@@ -112,6 +113,7 @@ class RequestState:
     overheads       per tree the share of it that is computed again, where rows are copies that past
                     prompts left; else None
     num_seeing      rows that say what they see, see `inner.SEEING_ROWS`; None where none does
+    roots           what its rows begin with, see `requests.roots.ROOTS`; None where nobody asks
     """
 
     tokens: np.ndarray
@@ -139,6 +141,7 @@ class RequestState:
     masses: RowMasses | None = None
     overheads: list[float] | None = None
     num_seeing: int | None = None
+    roots: dict[str, Any] | None = None
 
     @classmethod
     def make(
@@ -170,6 +173,7 @@ class RequestState:
             overheads=told.get(OVERHEADS),
             masses=take_masses(told.get(MASSES)),
             num_seeing=told.get(SEEING_ROWS),
+            roots=told.get(ROOTS),
         )
 
     @property

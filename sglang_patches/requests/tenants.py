@@ -19,12 +19,11 @@ from typing import Any
 
 from depcache.errors import PromptError, shorten
 from depcache.prompt.layout_names import Layout
+from depcache.prompt.roots import tenant_of
 from depcache.prompt.wire_forms import WireIds
 from sglang_patches.compat import salt_of, take_salt
 from sglang_patches.contract import Request
 from sglang_patches.requests.adapters import ADAPTERS
-
-MARK = "\x1f"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +68,8 @@ def join(salt: Any, extra_key: Any) -> TenantKey | None:
     for name, value in (("cache_salt", salt), ("extra_key", extra_key)):
         if value is not None and not isinstance(value, str):
             raise PromptError(f"{name} is {shorten(value)}: send one text, or leave it out")
-    key = extra_key or ""
-    if salt:
-        return TenantKey(f"{MARK}{len(salt)}:{salt}{key}")
-    if not key:
-        return None
-    return TenantKey(MARK + key if key.startswith(MARK) else key)
+    tenant = tenant_of(salt, extra_key)
+    return None if tenant is None else TenantKey(tenant)
 
 
 def seal(extra_key: Any) -> str | None:

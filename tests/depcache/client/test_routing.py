@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import depcache
 from depcache.client import DepCacheTransport
 from depcache.client.client import Client
-from depcache.client.routing import HEADER, RoutingKeys, roots_of
+from depcache.client.routing import HEADER, RoutingKeys
+from depcache.prompt.roots import roots_of
 from tests.depcache.client.fake_server import FakeServer
 
 URL = "http://test/v1/chat/completions"

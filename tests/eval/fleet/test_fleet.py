@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from depcache.client.reply import ReuseReport
-from depcache.client.routing import roots_of
+from depcache.prompt.roots import roots_of
 from eval.__main__ import main
 from eval.fleet.command import max_mean_load, to_table
 from eval.fleet.drive import Outcome, ask_all

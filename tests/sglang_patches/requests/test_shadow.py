@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from depcache.prompt.recompute import Recompute
+from depcache.prompt.roots import MARK
 from depcache.select.guard import LAST_STEP, WINDOW
 from sglang_patches.requests.fused import GUARDED
 from sglang_patches.requests.shadow import Shadow, read_agreement, shadow
-from sglang_patches.requests.tenants import MARK
 from tests.helpers.engine import RunningEngine, start_engine
 from tests.helpers.fused_oracle import fuse
 from tests.helpers.prompts import TreePrompt, plain, random_tokens

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depcache.errors import PromptError
-from sglang_patches.requests.tenants import MARK, Namespace, join, namespace_of, seal, sealed
+from depcache.prompt.roots import MARK
+from sglang_patches.requests.tenants import Namespace, join, namespace_of, seal, sealed
 
 # Few letters, those of the encoding among them: whatever could run together does.
 texts = st.none() | st.text(alphabet=f"a1:{MARK}", max_size=5)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of several servers a request should go to: to the one that holds most of it.
+
+The load is bounded (Mirrokni, Thorup and Zadimoghaddam 2018): a server that got more than its part
+of the latest requests gets no more for now, whatever it holds.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from cachetools import TTLCache
+
+WINDOW = 64
+"""So many of the latest requests are the load."""
+
+BOUND = 1.25
+"""Most of them that one server gets, by the mean of all."""
+
+SOON_S = 5.0
+MAX_SOON = 20_000
+"""How long, and for how many roots, it is remembered where a request was sent that computes them;
+what the server says of it arrives later."""
+
+
+class Held(Protocol):
+    """What is known of one server."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether requests may go there."""
+        ...
+
+    @property
+    def roots(self) -> Mapping[str, int]:
+        """Tokens by root."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The server for a request.
+
+    held  tokens that it holds of what begins with the request's roots
+    """
+
+    url: str
+    held: int
+
+
+class Picker:
+    """Chooses servers. Safe to share by threads.
+
+    servers  what is known of each
+    clock    seconds, for tests
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Held],
+        *,
+        bound: float = BOUND,
+        window: int = WINDOW,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not servers:
+            raise ValueError("a picker needs at least one server")
+        self.servers = tuple(servers)
+        self._bound = bound
+        self._latest: deque[str] = deque(maxlen=window)
+        # Root -> server that is computing it.
+        self._soon: TTLCache[str, str] = TTLCache(MAX_SOON, SOON_S, timer=clock)
+        self._lock = threading.Lock()
+
+    def pick(self, roots: Iterable[str]) -> Choice | None:
+        """The server for a request with these roots, which counts as sent there.
+
+        roots  keys, as `depcache.prompt.roots.root_keys` has them; none is allowed
+
+        None where no server is alive.
+        """
+        wanted = list(dict.fromkeys(roots))
+        with self._lock:
+            alive = [server for server in self.servers if server.is_alive]
+            if not alive:
+                return None
+            counts = Counter(self._latest)
+            most = math.ceil(self._bound * (len(self._latest) + 1) / len(alive))
+            free = [server for server in alive if counts[server.url] < most] or alive
+            best, worth = free[0], (-1, 0, 0)
+            for server in free:
+                held = sum(map(server.roots.get, wanted, (0,) * len(wanted)))
+                soon = sum(self._soon.get(root) == server.url for root in wanted)
+                mine = (held, soon, -counts[server.url])
+                if mine > worth:
+                    best, worth = server, mine
+            for root in wanted:
+                if root not in best.roots:
+                    self._soon[root] = best.url
+            self._latest.append(best.url)
+        return Choice(best.url, worth[0])

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The picker over HTTP, for clients and gateways.
+
+POST /pick     a request as it would go to a server, or {"roots": [keys]}
+               -> {"server": URL, "held": tokens, "headers": {what SMG reads}}
+GET  /servers  what is known of each
+GET  /health   200 while some server is alive
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from depcache.client.routing import TARGET_HEADER
+from depcache.errors import shorten
+from depcache.picker.choice import Picker
+from depcache.picker.listener import Listener
+from depcache.prompt.roots import root_keys
+
+MAX_BYTES = 64 * 2**20
+
+
+def make_app(listeners: Sequence[Listener], picker: Picker) -> Starlette:
+    """The application. It starts the listeners, and closes them when it ends."""
+
+    @asynccontextmanager
+    async def listening(app: Starlette) -> AsyncIterator[None]:
+        for each in listeners:
+            each.start()
+        yield
+        for each in listeners:
+            each.close()
+
+    async def pick(request: Request) -> JSONResponse:
+        try:
+            roots = _read_roots(json.loads(await request.body()))
+        except (ValueError, RecursionError) as error:
+            return _error(400, str(error))
+        choice = picker.pick(roots)
+        if choice is None:
+            return _error(503, "no server is alive: GET /servers says why")
+        headers = {TARGET_HEADER: choice.url}
+        return JSONResponse({"server": choice.url, "held": choice.held, "headers": headers})
+
+    async def servers(request: Request) -> JSONResponse:
+        return JSONResponse([each.describe() for each in listeners])
+
+    async def health(request: Request) -> JSONResponse:
+        is_alive = any(each.is_alive for each in listeners)
+        return JSONResponse({"alive": is_alive}, 200 if is_alive else 503)
+
+    routes = [
+        Route("/pick", pick, methods=["POST"]),
+        Route("/servers", servers),
+        Route("/health", health),
+    ]
+    return Starlette(routes=routes, lifespan=listening)
+
+
+def _read_roots(body: Any) -> list[str]:
+    if isinstance(body, dict) and "roots" in body:
+        roots = body["roots"]
+        if not isinstance(roots, list) or not all(isinstance(each, str) for each in roots):
+            raise ValueError(f"roots is {shorten(roots)}: send a list of keys")
+        return roots
+    return list(root_keys(body))
+
+
+def _error(status: int, message: str) -> JSONResponse:
+    return JSONResponse({"error": {"message": message, "code": status}}, status)
