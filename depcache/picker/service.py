@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -25,7 +25,11 @@ from depcache.picker.choice import Picker
 from depcache.picker.listener import Listener
 from depcache.prompt.roots import root_keys
 
-MAX_BYTES = 64 * 2**20
+MAX_BYTES = 16 * 2**20
+"""Longest body; a server reads no longer one of the questions that it is asked."""
+
+MAX_SHORT = 64 * 2**10
+"""Bytes of a body that is read on the event loop; a longer one goes to a thread."""
 
 
 def make_app(listeners: Sequence[Listener], picker: Picker) -> Starlette:
@@ -40,8 +44,16 @@ def make_app(listeners: Sequence[Listener], picker: Picker) -> Starlette:
             each.close()
 
     async def pick(request: Request) -> JSONResponse:
+        content = bytearray()
+        async for piece in request.stream():
+            content += piece
+            if len(content) > MAX_BYTES:
+                return _error(413, f"the body is longer than {MAX_BYTES} bytes: send its roots")
         try:
-            roots = _read_roots(json.loads(await request.body()))
+            if len(content) <= MAX_SHORT:
+                roots = _read_roots(content)
+            else:
+                roots = await run_in_threadpool(_read_roots, content)
         except (ValueError, RecursionError) as error:
             return _error(400, str(error))
         choice = picker.pick(roots)
@@ -65,7 +77,8 @@ def make_app(listeners: Sequence[Listener], picker: Picker) -> Starlette:
     return Starlette(routes=routes, lifespan=listening)
 
 
-def _read_roots(body: Any) -> list[str]:
+def _read_roots(content: bytearray) -> list[str]:
+    body = json.loads(content)
     if isinstance(body, dict) and "roots" in body:
         roots = body["roots"]
         if not isinstance(roots, list) or not all(isinstance(each, str) for each in roots):

@@ -103,6 +103,15 @@ def test_what_cannot_be_read_is_an_error_of_the_request(
         assert client.post("/pick", json=chat("Ada")).status_code == 200
 
 
+def test_a_long_body_is_read_and_one_without_end_is_not(servers: list[Server]) -> None:
+    long = chat(*(f"Somebody {number}" for number in range(3000)))
+    endless = (b"x" * 2**20 for _ in range(100))
+    with serving(servers) as client:
+        assert client.post("/pick", json=long).status_code == 200
+        assert client.post("/pick", content=endless).status_code == 413
+        assert client.post("/pick", json=chat("Ada")).status_code == 200
+
+
 def test_a_client_sends_what_the_picker_says(servers: list[Server]) -> None:
     now = [0.0]
     with serving(servers) as client:
