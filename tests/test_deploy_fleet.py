@@ -74,7 +74,7 @@ def test_manifests_are_valid_for_the_schemas_of_kubernetes(name: str) -> None:
 def test_every_service_is_pinned_watched_and_for_this_machine_only() -> None:
     found = services()
     servers = {"server-one", "server-two"}
-    assert set(found) == servers | {"router", "falkordb", "prometheus", "grafana"}
+    assert set(found) == servers | {"router", "picker", "falkordb", "prometheus", "grafana"}
     ports = [port for service in found.values() for port in service["ports"]]
     assert all(port.startswith("127.0.0.1:") for port in ports)
     defaults = [re.findall(r":-(\d+)\}", port) for port in ports]
@@ -82,7 +82,8 @@ def test_every_service_is_pinned_watched_and_for_this_machine_only() -> None:
     for name, service in found.items():
         assert re.search(r":v?\d+\.\d+\.\d+$", service["image"]), name
         assert service["healthcheck"]["test"][0] == "CMD", name
-    assert {found[name]["image"] for name in servers} == {f"depcache:{depcache.__version__}"}
+    ours = {found[name]["image"] for name in (*servers, "picker")}
+    assert ours == {f"depcache:{depcache.__version__}"}
 
 
 def test_what_is_mounted_or_built_is_there() -> None:
@@ -123,6 +124,21 @@ def test_the_router_is_the_one_that_was_measured_and_knows_the_servers() -> None
         for number in range(servers["replicas"])
     ]
     assert "consistent_hashing" in args
+
+
+def test_the_picker_hears_the_servers_that_the_router_knows() -> None:
+    router, picker = services()["router"]["command"], services()["picker"]
+    urls = router[router.index("--worker-urls") + 1 :]
+    assert picker["command"][-len(urls) :] == urls
+    args = container("picker")["args"]
+    assert args[-len(urls) :] == container("router")["args"][-len(urls) :]
+    assert args[: -len(urls)] == picker["command"][: -len(urls)]
+    assert picker["entrypoint"] == container("picker")["command"] == ["depcache", "picker"]
+    endpoint = COMPOSE["x-server"]["environment"]["DEPCACHE_ROOT_EVENTS"]
+    given = {each["name"]: each.get("value") for each in container("server")["env"]}
+    assert given["DEPCACHE_ROOT_EVENTS"] == endpoint
+    ports = {port["containerPort"] for port in container("server")["ports"]}
+    assert int(endpoint.rpartition(":")[2]) in ports
 
 
 def test_servers_start_alike_in_both_and_with_flags_that_there_are() -> None:
