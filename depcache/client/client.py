@@ -355,6 +355,7 @@ class Client:
             request = self._http.build_request(method, url, json=body, headers=headers)
             response = self._http.send(request, stream=stream)
             if response.is_success:
+                self._routing.learn(request.headers, response.headers)
                 return response
             reason = read_error(response.read())
         except (TypeError, ValueError) as error:

@@ -7,6 +7,8 @@ Here it is the one that this client has met least often: popular entities come t
 servers, rare ones on one each, and the load is even. The key says nothing else: it is a digest.
 
 Where there is a picker (`depcache.picker`), which knows what each server holds, it is asked first.
+It names a server, and a router that hashes keys takes no names. But it says which server answered:
+so keys that lead to a server are found by trying, and only the first requests go astray.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -29,12 +31,15 @@ logger = logging.getLogger("depcache.client")
 HEADER = "X-SMG-Routing-Key"
 """What SMG reads. Servers ignore it."""
 
+MAX_TRIES = 100
+"""Keys that are tried for a server; of W servers a key leads to one of them by chance, 1 in W."""
+
 MAX_COUNTED = 100_000
 """Entities whose number of requests is remembered; those met longest ago are forgotten."""
 
 
-TARGET_HEADER = "X-SMG-Target-Worker"
-"""What SMG reads as well: the URL of the server itself."""
+ANSWERED_HEADER = "x-smg-routed-worker-id"
+"""What SMG says in replies: the URL of the server that answered."""
 
 PICK_TIMEOUT_S = 0.5
 PICK_AGAIN_S = 5.0
@@ -47,13 +52,15 @@ class Routing:
     picker  address of a picker; None: keys alone
 
     A picker that does not answer costs `PICK_TIMEOUT_S` once in `PICK_AGAIN_S`, and no request:
-    meanwhile there are keys. Raises ConfigError for what is no address.
+    meanwhile there are keys. So it is where the router does not say which server answered. Raises
+    ConfigError for what is no address.
     """
 
     def __init__(
         self, picker: str | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._keys = RoutingKeys()
+        self._servers = ServerKeys()
         self._picker = None if picker is None else read_address(picker)
         self._http = None if picker is None else httpx.Client(timeout=PICK_TIMEOUT_S)
         self._clock = clock
@@ -64,20 +71,28 @@ class Routing:
         """The headers for a request with this JSON body; none without dependency data in it."""
         return self._ask_picker(body) or self._keys.headers_of(body)
 
+    def learn(self, sent: Mapping[str, str], received: Mapping[str, str]) -> None:
+        """Note which server answered.
+
+        sent, received  headers of a request and of its reply
+        """
+        if self._http is not None and HEADER in sent:
+            self._servers.learn(sent[HEADER], received.get(ANSWERED_HEADER))
+
     def close(self) -> None:
         """Close the connection to the picker."""
         if self._http is not None:
             self._http.close()
 
     def _ask_picker(self, body: Any) -> dict[str, str]:
-        if self._http is None or self._clock() < self._silent_until:
+        if self._http is None or self._servers.is_blind or self._clock() < self._silent_until:
             return {}
         roots = list(root_keys(body))
         if not roots:
             return {}
         try:
             reply = self._http.post(f"{self._picker}/pick", json={"roots": roots})
-            return {TARGET_HEADER: reply.raise_for_status().json()["server"]}
+            return {HEADER: self._servers.key_of(reply.raise_for_status().json()["server"])}
         except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
             self._silent_until = self._clock() + PICK_AGAIN_S
             if not self._has_warned:
@@ -86,6 +101,57 @@ class Routing:
                 why = f"HTTP {error.response.status_code}" if is_reply else str(error)
                 logger.warning("the picker %s names no server: %s", self._picker, why)
             return {}
+
+
+class ServerKeys:
+    """Keys that a router sends to the servers that one means. Safe to share by threads.
+
+    is_blind  no keys can be found, because the router does not say which server answered
+    """
+
+    def __init__(self) -> None:
+        self.is_blind = False
+        self._found: dict[str, str] = {}  # server -> a key that led there last time
+        self._tries: dict[str, int] = {}
+        self._meant: dict[str, str] = {}  # key -> server
+        self._lock = threading.Lock()
+
+    def key_of(self, server: str) -> str:
+        """A key that leads to `server`, or that may."""
+        with self._lock:
+            key = self._found.get(server)
+            if key is None:
+                key = _digest(f"{server} {self._tries.get(server, 0)}")
+                self._meant[key] = server
+            return key
+
+    def learn(self, key: str, answered: str | None) -> None:
+        """A request with this key was answered by this server; None: the router does not say."""
+        with self._lock:
+            meant = self._meant.get(key)
+            if meant is None or self.is_blind:  # not one of these keys
+                return
+            if answered is None:
+                self._give_up(f"the router does not say in {ANSWERED_HEADER} which server answered")
+                return
+            answered = answered.rstrip("/")
+            if self._found.get(meant) == key and meant != answered:
+                del self._found[meant]
+            self._found.setdefault(answered, key)
+            if meant == answered:
+                self._tries[meant] = 0
+            elif meant not in self._found:
+                self._meant[key] = answered
+                self._tries[meant] = self._tries.get(meant, 0) + 1
+                if self._tries[meant] > MAX_TRIES:
+                    self._give_up(
+                        f"of {MAX_TRIES} keys none leads to {meant}, but one to {answered}: start "
+                        "the picker with the URLs that the router has"
+                    )
+
+    def _give_up(self, why: str) -> None:
+        self.is_blind = True
+        logger.warning("the picker is not asked any more: %s", why)
 
 
 class RoutingKeys:

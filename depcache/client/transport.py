@@ -26,7 +26,7 @@ import httpx
 from depcache.client.context import current_context
 from depcache.client.notice import UnreadNotice
 from depcache.client.rewrite import rewrite_body
-from depcache.client.routing import HEADER, TARGET_HEADER, Routing
+from depcache.client.routing import HEADER, Routing
 from depcache.errors import ConfigError
 from depcache.prompt.layout_names import Layout, read_layout
 
@@ -82,6 +82,11 @@ class _Rewriter:
             and "content-encoding" not in request.headers
         )
 
+    def learn(self, request: httpx.Request, response: httpx.Response) -> None:
+        """Note which server answered a request, if it is told."""
+        if response.is_success:
+            self._routing.learn(request.headers, response.headers)
+
     def rewrite(self, request: httpx.Request) -> httpx.Request:
         """The request to send, with a routing key if it has dependency data; `request` itself,
         whose content has been read, if the body stays."""
@@ -102,8 +107,7 @@ class _Rewriter:
             # No JSON: the server will say so better than we can.
             _logger.debug("the body is left as it is: %s", error)
             return request
-        is_routed = HEADER in request.headers or TARGET_HEADER in request.headers
-        routing = {} if is_routed else self._routing.headers_of(body or asked)
+        routing = {} if HEADER in request.headers else self._routing.headers_of(body or asked)
         if content is None:
             request.headers.update(routing)
             return request
@@ -156,7 +160,9 @@ class DepCacheTransport(httpx.BaseTransport):
         if self._rewriter.applies_to(request):
             request.read()
             request = self._rewriter.rewrite(request)
-        return self._wrapped.handle_request(request)
+        response = self._wrapped.handle_request(request)
+        self._rewriter.learn(request, response)
+        return response
 
     def close(self) -> None:
         self._wrapped.close()
@@ -185,7 +191,9 @@ class AsyncDepCacheTransport(httpx.AsyncBaseTransport):
             rewrite = partial(self._rewriter.rewrite, request)
             # Who asks a picker waits for it, and the event loop must not.
             request = await anyio.to_thread.run_sync(rewrite) if self._rewriter.waits else rewrite()
-        return await self._wrapped.handle_async_request(request)
+        response = await self._wrapped.handle_async_request(request)
+        self._rewriter.learn(request, response)
+        return response
 
     async def aclose(self) -> None:
         await self._wrapped.aclose()

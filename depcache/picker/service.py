@@ -2,7 +2,7 @@
 """The picker over HTTP, for clients and gateways.
 
 POST /pick     a request as it would go to a server, or {"roots": [keys]}
-               -> {"server": URL, "held": tokens, "headers": {what SMG reads}}
+               -> {"server": URL, "held": tokens}
 GET  /servers  what is known of each
 GET  /health   200 while some server is alive
 """
@@ -19,7 +19,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from depcache.client.routing import TARGET_HEADER
 from depcache.errors import shorten
 from depcache.picker.choice import Picker
 from depcache.picker.listener import Listener
@@ -59,8 +58,7 @@ def make_app(listeners: Sequence[Listener], picker: Picker) -> Starlette:
         choice = picker.pick(roots)
         if choice is None:
             return _error(503, "no server is alive: GET /servers says why")
-        headers = {TARGET_HEADER: choice.url}
-        return JSONResponse({"server": choice.url, "held": choice.held, "headers": headers})
+        return JSONResponse({"server": choice.url, "held": choice.held})
 
     async def servers(request: Request) -> JSONResponse:
         return JSONResponse([each.describe() for each in listeners])

@@ -16,7 +16,14 @@ import pytest
 import uvicorn
 
 import depcache
-from depcache.client.routing import HEADER, PICK_AGAIN_S, TARGET_HEADER, Routing
+from depcache.client.routing import (
+    ANSWERED_HEADER,
+    HEADER,
+    MAX_TRIES,
+    PICK_AGAIN_S,
+    Routing,
+    ServerKeys,
+)
 from depcache.errors import ConfigError
 from depcache.picker.choice import Picker
 from depcache.picker.service import make_app
@@ -77,7 +84,6 @@ def test_a_request_or_its_roots_are_asked_about(servers: list[Server]) -> None:
             assert client.post("/pick", json=body).json() == {
                 "server": "http://two",
                 "held": 7,
-                "headers": {"X-SMG-Target-Worker": "http://two"},
             }
         assert client.post("/pick", json={"messages": []}).json()["held"] == 0
         assert client.get("/servers").json()[1] == {"url": "http://two", "alive": True}
@@ -112,20 +118,79 @@ def test_a_long_body_is_read_and_one_without_end_is_not(servers: list[Server]) -
         assert client.post("/pick", json=chat("Ada")).status_code == 200
 
 
-def test_a_client_sends_what_the_picker_says(servers: list[Server]) -> None:
+class Router:
+    """Sends equal keys to the same of two servers and says which, as SMG does."""
+
+    def __init__(self, *urls: str, says: bool = True) -> None:
+        self.urls = urls
+        self.says = says
+        self.answered: list[str] = []
+
+    def answer(self, key: str) -> dict[str, str]:
+        url = self.urls[sum(key.encode()) % len(self.urls)]
+        self.answered.append(url)
+        return {ANSWERED_HEADER: url} if self.says else {}
+
+
+def test_keys_that_lead_to_servers_are_found_by_trying(servers: list[Server]) -> None:
+    router = Router("http://one", "http://two")
+    with serving(servers) as client:
+        routing = Routing(str(client.base_url))
+        for _ in range(30):
+            headers = routing.headers_of(chat("Ada"))
+            routing.learn(headers, router.answer(headers[HEADER]))
+        assert routing.headers_of({"messages": []}) == {}
+    # It holds Ada; a quarter more than its part of the load goes there, once a key is known.
+    assert 15 <= router.answered.count("http://two") <= 20
+    assert set(router.answered[-8:]) == {"http://one", "http://two"}
+
+
+def test_a_key_is_forgotten_when_it_leads_elsewhere() -> None:
+    keys = ServerKeys()
+    first = keys.key_of("http://one")
+    keys.learn(first, "http://one/")
+    assert keys.key_of("http://one") == first
+    keys.learn(first, "http://two")  # a server was added, or one is gone
+    assert keys.key_of("http://one") != first
+    assert keys.key_of("http://two") == first
+    keys.learn("somebody's own", "http://three")
+    assert keys.key_of("http://three") != "somebody's own"
+
+
+@pytest.mark.parametrize(
+    ("answered", "why"),
+    [
+        (None, "does not say in x-smg-routed-worker-id"),
+        ("http://other", "the URLs that the router"),
+    ],
+)
+def test_a_router_that_cannot_be_understood_ends_the_asking(
+    servers: list[Server], answered: str | None, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(servers) as client:
+        routing = Routing(str(client.base_url))
+        said = {} if answered is None else {ANSWERED_HEADER: answered}
+        for _ in range(3 * MAX_TRIES):
+            routing.learn(routing.headers_of(chat("Ada")), said)
+        assert why in caplog.text and caplog.text.count("not asked any more") == 1
+        plain = Routing()
+        for _ in range(3):  # as if there were no picker
+            assert set(routing.headers_of(chat("Ada"))) == set(plain.headers_of(chat("Ada")))
+
+
+def test_a_picker_that_names_none_is_left_alone_for_a_while(servers: list[Server]) -> None:
     now = [0.0]
     with serving(servers) as client:
         routing = Routing(str(client.base_url), clock=lambda: now[0])
-        assert routing.headers_of(chat("Ada")) == {TARGET_HEADER: "http://two"}
-        assert routing.headers_of({"messages": []}) == {}
+        named = routing.headers_of(chat("Ada"))
         for server in servers:
             server.is_alive = False
-        assert set(routing.headers_of(chat("Ada"))) == {HEADER}
-        for server in servers:
-            server.is_alive = True
-        assert set(routing.headers_of(chat("Ada"))) == {HEADER}  # it is left alone for a while
+        by_root = routing.headers_of(chat("Ada"))
+        assert set(by_root) == {HEADER} and by_root != named
+        servers[1].is_alive = True
+        assert routing.headers_of(chat("Ada")) == by_root
         now[0] = PICK_AGAIN_S
-        assert set(routing.headers_of(chat("Ada"))) == {TARGET_HEADER}
+        assert routing.headers_of(chat("Ada")) == named
 
 
 def test_a_picker_that_is_gone_costs_no_request(caplog: pytest.LogCaptureFixture) -> None:
@@ -144,15 +209,17 @@ def test_transports_ask_it(servers: list[Server], is_async: bool) -> None:
 
     def answer(request: httpx.Request) -> httpx.Response:
         seen.append(request)
-        return httpx.Response(200, json={})
+        return httpx.Response(200, json={}, headers={ANSWERED_HEADER: "http://two"})
 
     mock = httpx.MockTransport(answer)
     kind = depcache.client.AsyncDepCacheTransport if is_async else depcache.client.DepCacheTransport
     with serving(servers) as picker:
         transport = kind(mock, picker=str(picker.base_url))
-        request = httpx.Request("POST", "http://router/v1/chat/completions", json=chat("Ada"))
-        if is_async:
-            asyncio.run(transport.handle_async_request(request))
-        else:
-            transport.handle_request(request)
-    assert seen[0].headers[TARGET_HEADER] == "http://two" and HEADER not in seen[0].headers
+        for _ in range(2):
+            request = httpx.Request("POST", "http://router/v1/chat/completions", json=chat("Ada"))
+            if is_async:
+                asyncio.run(transport.handle_async_request(request))
+            else:
+                transport.handle_request(request)
+    key = ServerKeys().key_of("http://two")
+    assert [each.headers[HEADER] for each in seen] == [key, key]
