@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from depcache.errors import PromptError, shorten
@@ -66,7 +67,7 @@ def convert_chat(
             processed = _render_outline(render, serving, request, wire)
             # By what the client has sent, before the template has changed it.
             messages = [_to_dict(message) for message in request.messages]
-            processed.prompt_ids.root_keys = keys_of_chat(request, messages)
+            processed.prompt_ids.root_keys = partial(keys_of_chat, request, messages)
             return processed
         return _render(render, serving)[0]
 

@@ -68,7 +68,7 @@ class RenderedChat(str):
     wire        what the request says of one of its messages, where it comes with an outline
     outline     the same outline, of this text
     recognised  the server found it by itself: rows by recogniser
-    root_keys   keys of its roots, each with its first row
+    root_keys   reads the keys of its roots, each with its first row
     """
 
     suffix: list[int]
@@ -76,7 +76,7 @@ class RenderedChat(str):
     wire: WireOutline | None = None
     outline: Outline | None = None
     recognised: dict[str, int] | None = None
-    root_keys: dict[str, int] | None = None
+    root_keys: Callable[[], dict[str, int]] | None = None
 
 
 class _OneRequest(BaseModel):
@@ -316,7 +316,7 @@ def _convert_text(obj: Any, wire: WireText | WireOutline, tokenizer: Any) -> Dep
             text,
             text.outline or wire.outline if is_chat else wire.outline,
             tokenizer,
-            keys=(text.root_keys or {}) if is_chat else None,
+            read_keys=text.root_keys if is_chat else None,
             add_special_tokens=not is_chat,
         )
     obj.input_ids, params = prompt.to_wire()

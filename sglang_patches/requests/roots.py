@@ -6,6 +6,7 @@ Read in the HTTP process, where the text is, and only on a server that publishes
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import accumulate, islice
 from typing import Any
 
@@ -53,19 +54,18 @@ def note_roots(
     outline: Outline,
     tokenizer: Any,
     *,
-    keys: dict[str, int] | None = None,
+    read_keys: Callable[[], dict[str, int]] | None = None,
     add_special_tokens: bool,
 ) -> None:
     """Let the scheduler know the roots of a prompt that came as a text.
 
     obj     SGLang's GenerateReqInput
     text    after the chat template; `outline` is of it
-    keys    those of its chat; None: they are read from this text
+    read_keys  reads those of its chat; None: they are read from this text
     """
     if not _is_on:
         return
-    if keys is None:
-        keys = _keys_of(obj, {"text": text})
+    keys = _keys_of(obj, {"text": text}) if read_keys is None else read_keys()
     if not keys:
         return
     tokenizer = get_prompt_tokenizer(tokenizer)
