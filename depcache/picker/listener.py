@@ -7,6 +7,7 @@ A message that was missed is no harm: the numbers tell, and the server is asked 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -21,8 +22,9 @@ from depcache.errors import ServerError
 logger = logging.getLogger("depcache")
 
 TOPIC = b"depcache-roots"
-SILENT_S = 3.0
-"""A server that says nothing for so long is left out; it says something every second."""
+SILENT_S = 10.0
+"""A server that says nothing for so long is left out. It says something every second, but for the
+time of a long batch; one that ends is left out at once, as its connection ends."""
 
 RETRY_S = 0.5
 TIMEOUT_S = 10.0
@@ -48,7 +50,7 @@ class Listener:
         self._roots: dict[str, int] = {}
         self._run: str | None = None
         self._number = 0
-        self._heard_s = -SILENT_S
+        self._heard_s = -math.inf
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._http = http_client or httpx.Client(
             base_url=self.url, headers=headers, timeout=TIMEOUT_S
@@ -109,23 +111,30 @@ class Listener:
         return endpoint_from_here(events["endpoint"], self.url)
 
     def _hear(self, endpoint: str) -> None:
-        """Take what comes until the server is silent. Raises ServerError then."""
+        """Take what comes until the server ends or is silent. Raises ServerError then."""
         import zmq
 
         with zmq.Context.instance().socket(zmq.SUB) as socket:
             socket.setsockopt(zmq.LINGER, 0)
             socket.setsockopt(zmq.SUBSCRIBE, TOPIC)
+            ended = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
             socket.connect(endpoint)
             begun_s = time.monotonic()
-            while not self._is_closed.is_set():
-                if socket.poll(200):
-                    _, number, payload = socket.recv_multipart()
-                    self.take(int.from_bytes(number, "big"), payload)
-                    self._heard_s = time.monotonic()
-                    self.problem = None
-                elif time.monotonic() - max(self._heard_s, begun_s) > SILENT_S:
-                    # It may have another address when it comes back.
-                    raise ServerError(f"{self.url} said nothing for {SILENT_S:g} s at {endpoint}")
+            try:
+                while not self._is_closed.is_set():
+                    if ended.poll(0):
+                        self._heard_s = -math.inf
+                        raise ServerError(f"{self.url} has ended, or its connection has")
+                    if socket.poll(200):
+                        _, number, payload = socket.recv_multipart()
+                        self.take(int.from_bytes(number, "big"), payload)
+                        self._heard_s = time.monotonic()
+                        self.problem = None
+                    elif time.monotonic() - max(self._heard_s, begun_s) > SILENT_S:
+                        # It may have another address when it comes back.
+                        raise ServerError(f"{self.url} is silent for {SILENT_S:g} s at {endpoint}")
+            finally:
+                socket.disable_monitor()
 
     def take(self, number: int, payload: bytes) -> None:
         """One message; all that the server holds is asked for where one before it was missed."""

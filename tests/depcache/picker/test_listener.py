@@ -65,7 +65,7 @@ def listener(server: FakeServer) -> Iterator[Listener]:
 
 
 def wait_for(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not what():
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -112,6 +112,15 @@ def test_a_server_that_starts_again_holds_nothing(listener: Listener, server: Fa
     server.start_again()
     server.say(b=1)
     wait_for(lambda: listener.roots == {"b": 1})
+
+
+def test_one_that_ended_is_left_out_without_waiting(
+    listener: Listener, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("depcache.picker.listener.SILENT_S", 1e9)
+    begin(listener, server)
+    server.socket.close(linger=0)
+    wait_for(lambda: not listener.is_alive)
 
 
 def test_one_that_is_silent_is_left_out(
