@@ -15,7 +15,7 @@ def make_scheduler(
     *, num_open: int = 1, running: int = 0, last_batch: Any = None, chunked_req: Any = None
 ) -> Any:
     disk = SimpleNamespace(tier=SimpleNamespace(num_open=num_open))
-    cache = SimpleNamespace(is_depcache=True, disk=disk, poll=lambda: None)
+    cache = SimpleNamespace(is_depcache=True, disk=disk, root_events=None, poll=lambda: None)
     return SimpleNamespace(
         tree_cache=cache,
         last_batch=last_batch,
