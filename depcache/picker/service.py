@@ -31,6 +31,10 @@ MAX_SHORT = 64 * 2**10
 """Bytes of a body that is read on the event loop; a longer one goes to a thread."""
 
 
+MAX_ROOTS = 1024
+"""Roots of one request that are looked at; a server tells no more of it either."""
+
+
 def make_app(listeners: Sequence[Listener], picker: Picker) -> Starlette:
     """The application. It starts the listeners, and closes them when it ends."""
 
@@ -81,8 +85,8 @@ def _read_roots(content: bytearray) -> list[str]:
         roots = body["roots"]
         if not isinstance(roots, list) or not all(isinstance(each, str) for each in roots):
             raise ValueError(f"roots is {shorten(roots)}: send a list of keys")
-        return roots
-    return list(root_keys(body))
+        return roots[:MAX_ROOTS]
+    return list(root_keys(body))[:MAX_ROOTS]
 
 
 def _error(status: int, message: str) -> JSONResponse:

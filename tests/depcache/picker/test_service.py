@@ -115,6 +115,8 @@ def test_a_long_body_is_read_and_one_without_end_is_not(servers: list[Server]) -
     with serving(servers) as client:
         assert client.post("/pick", json=long).status_code == 200
         assert client.post("/pick", content=endless).status_code == 413
+        many = {"roots": [str(number) for number in range(10**5)]}
+        assert client.post("/pick", json=many).status_code == 200
         assert client.post("/pick", json=chat("Ada")).status_code == 200
 
 
