@@ -25,6 +25,10 @@ MAX_COUNTED = 4096
 """Nodes that one call counts, about: each takes a fraction of a microsecond."""
 
 
+MAX_NODES = 4096
+"""Nodes that are counted of one root, about: of one with more it is told that it holds so many."""
+
+
 class _Known(NamedTuple):
     """Where a root is: behind `system`, in a namespace. Both are keys of tokens."""
 
@@ -176,6 +180,8 @@ class HeldRoots:
         num_tokens = (at - len(known.system)) // TOKEN_BYTES
         below = list(node.children.values())
         for each in below:
+            if num_nodes >= MAX_NODES:
+                break
             num_nodes += 1
             if self._holds(each):
                 num_tokens += each.num_tokens

@@ -18,10 +18,10 @@ import httpx
 import msgspec
 
 from depcache.errors import ServerError
+from depcache.prompt.roots import TOPIC
 
 logger = logging.getLogger("depcache")
 
-TOPIC = b"depcache-roots"
 SILENT_S = 10.0
 """A server that says nothing for so long is left out. It says something every second, but for the
 time of a long batch; one that ends is left out at once, as its connection ends."""

@@ -22,17 +22,13 @@ from starlette.routing import Route
 from depcache.errors import shorten
 from depcache.picker.choice import Picker
 from depcache.picker.listener import Listener
-from depcache.prompt.roots import root_keys
+from depcache.prompt.roots import MAX_ROOTS, root_keys
 
 MAX_BYTES = 16 * 2**20
 """Longest body; a server reads no longer one of the questions that it is asked."""
 
 MAX_SHORT = 64 * 2**10
 """Bytes of a body that is read on the event loop; a longer one goes to a thread."""
-
-
-MAX_ROOTS = 1024
-"""Roots of one request that are looked at; a server tells no more of it either."""
 
 
 def make_app(listeners: Sequence[Listener], picker: Picker) -> Starlette:
@@ -86,7 +82,7 @@ def _read_roots(content: bytearray) -> list[str]:
         if not isinstance(roots, list) or not all(isinstance(each, str) for each in roots):
             raise ValueError(f"roots is {shorten(roots)}: send a list of keys")
         return roots[:MAX_ROOTS]
-    return list(root_keys(body))[:MAX_ROOTS]
+    return list(root_keys(body))
 
 
 def _error(status: int, message: str) -> JSONResponse:

@@ -11,12 +11,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from hashlib import blake2b
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
 from depcache.prompt.outline import PREFIX
 
 KEY_BYTES = 8
+
+MAX_ROOTS = 1024
+"""Roots of one request that have keys: the first ones."""
+
+TOPIC = b"depcache-roots"
+"""The topic of the messages that say which roots a server holds."""
 
 MARK = "\x1f"
 """What a tenant with a salt begins with."""
@@ -88,7 +94,7 @@ def keys_of(
     shared = json.dumps([tenant, adapter or None, layout, roots.before]).encode()
     base = blake2b(shared, digest_size=KEY_BYTES)
     keys: dict[str, int] = {}
-    for text, row in zip(roots.texts, roots.rows, strict=True):
+    for text, row in islice(zip(roots.texts, roots.rows, strict=True), MAX_ROOTS):
         own = base.copy()
         own.update(text.encode("utf-8", "surrogatepass"))
         keys.setdefault(own.hexdigest(), row)

@@ -66,8 +66,7 @@ def convert_chat(
             wire = _read_outline(custom_params, serving)
             processed = _render_outline(render, serving, request, wire)
             # By what the client has sent, before the template has changed it.
-            messages = [_to_dict(message) for message in request.messages]
-            processed.prompt_ids.root_keys = partial(keys_of_chat, request, messages)
+            processed.prompt_ids.root_keys = partial(_read_root_keys, request)
             return processed
         return _render(render, serving)[0]
 
@@ -101,6 +100,10 @@ def _convert_plain(
     request.custom_params = {**without_match(request.custom_params), **params}
     processed.prompt_ids.recognised = rows
     return processed
+
+
+def _read_root_keys(request: Any) -> dict[str, int]:
+    return keys_of_chat(request, [_to_dict(message) for message in request.messages])
 
 
 def _read_outline(custom_params: Any, serving: Any) -> WireOutline:

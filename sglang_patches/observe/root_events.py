@@ -14,7 +14,6 @@ comes every second, so that a listener knows that it has missed nothing.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -29,13 +28,11 @@ from depcache.cache.held import HeldRoots
 from depcache.cache.radix import to_key
 from depcache.cache.records import Watcher
 from depcache.errors import ConfigError
+from depcache.prompt.roots import TOPIC
 from sglang_patches.requests.faults import note_fault
 from sglang_patches.requests.state import RequestState
 from sglang_patches.tiers.names import HOST
 
-logger = logging.getLogger("depcache")
-
-TOPIC = b"depcache-roots"
 INTERVAL_S = 0.1
 """Between two messages, at least."""
 

@@ -7,7 +7,7 @@ Read in the HTTP process, where the text is, and only on a server that publishes
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import Any
 
 from depcache.config import Config
@@ -20,9 +20,6 @@ from sglang_patches.requests.tenants import join, sealed
 ROOTS = "depcache_roots"
 """Key of `custom_params`, see `sglang_patches.requests.inner`: `system` has the token ids before
 all rows, `roots` has pairs of a key and the token ids of the root."""
-
-MAX_ROOTS = 1024
-"""Roots of one request that are told."""
 
 _is_on = False
 
@@ -71,14 +68,13 @@ def note_roots(
     tokenizer = get_prompt_tokenizer(tokenizer)
     firsts = [0, *accumulate(outline.rows)]
     starts = list(accumulate(outline.lens, initial=outline.start))
-    told = dict(islice(keys.items(), MAX_ROOTS))
-    elements = (firsts[row] for row in told.values())
+    elements = (firsts[row] for row in keys.values())
     pieces = [text[starts[element] : starts[element + 1]] for element in elements]
     system = tokenizer.encode_text(text[: outline.start], first=True)
     if add_special_tokens:
         system = tokenizer.leading_special_ids() + system
     ids = tokenizer.encode_elements(pieces)
-    pairs = [[key, list(each)] for key, each in zip(told, ids, strict=True)]
+    pairs = [[key, list(each)] for key, each in zip(keys, ids, strict=True)]
     setattr(obj, ROOTS, {"system": list(system), "roots": pairs})
 
 
@@ -90,10 +86,7 @@ def note_roots_of_ids(obj: Any) -> None:
     keys = _keys_of(obj, {"input_ids": obj.input_ids})
     system_len = params.get("depcache_system_len", 0)
     starts = list(accumulate(params["depcache_segment_lens"], initial=system_len))
-    pairs = [
-        [key, list(obj.input_ids[starts[row] : starts[row + 1]])]
-        for key, row in islice(keys.items(), MAX_ROOTS)
-    ]
+    pairs = [[key, list(obj.input_ids[starts[row] : starts[row + 1]])] for key, row in keys.items()]
     if pairs:
         setattr(obj, ROOTS, {"system": list(obj.input_ids[:system_len]), "roots": pairs})
 

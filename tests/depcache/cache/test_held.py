@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from depcache.cache import KVTree
-from depcache.cache.held import MAX_SYSTEMS, HeldRoots
+from depcache.cache.held import MAX_NODES, MAX_SYSTEMS, HeldRoots
 from depcache.cache.node import TAIL_MARK
 from depcache.cache.radix import TOKEN_BYTES, to_key
 
@@ -109,6 +109,15 @@ def test_a_part_of_a_root_is_nothing() -> None:
     cache.put(BEN[:2])
     cache.note(BEN)
     assert cache.held.take_changes() == {}
+
+
+def test_of_a_root_with_very_many_nodes_not_all_are_counted() -> None:
+    cache = Cache()
+    rows = [(*ADA, 100 + i) for i in range(MAX_NODES + 1000)]
+    cache.put(*rows)
+    cache.note(ADA)
+    [held] = cache.held.take_changes().values()
+    assert MAX_NODES // 2 < held <= MAX_NODES + len(ADA)
 
 
 def test_a_tail_is_not_of_a_root() -> None:

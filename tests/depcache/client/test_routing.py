@@ -9,8 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import depcache
 from depcache.client import DepCacheTransport
@@ -32,31 +30,6 @@ def chat(paths: Any = PATHS, **fields: Any) -> dict[str, Any]:
     return {"messages": prompt.messages, **prompt.extra_body}
 
 
-def test_the_roots_are_what_rows_begin_with() -> None:
-    assert roots_of(chat()) == ["Ada", "Cid"]
-    prompt = depcache.render_chunks(["One text.", "Another."], "What?")
-    body = {"messages": prompt.messages, **prompt.extra_body}
-    assert roots_of(body) == ["One text.", "Another."]
-
-
-def test_the_roots_of_ids_are_the_segments_that_see_the_system_alone() -> None:
-    custom = {
-        "depcache_system_len": 2,
-        "depcache_segment_lens": [2, 1, 2],
-        "depcache_segment_parents": [-1, 0, -1],
-    }
-    body = {"input_ids": list(range(8)), "sampling_params": {"custom_params": custom}}
-    assert roots_of(body) == ["[2, 3]", "[5, 6]"]
-
-
-def test_a_text_in_parts_is_one_text() -> None:
-    body = chat()
-    text = body["messages"][1]["content"]
-    parts = [{"type": "text", "text": text[:20]}, {"type": "text", "text": text[20:]}]
-    body["messages"][1] = {"role": "user", "content": parts}
-    assert roots_of(body) == ["Ada", "Cid"]
-
-
 @pytest.mark.parametrize(
     "outline",
     [
@@ -73,25 +46,6 @@ def test_what_the_server_will_refuse_has_no_roots(outline: Any) -> None:
     body["custom_params"] = {"depcache_outline": outline}
     assert roots_of(body) == []
     assert RoutingKeys().headers_of(body) == {}
-
-
-@given(
-    st.recursive(
-        st.none() | st.integers(-3, 3) | st.text(max_size=3),
-        lambda inner: st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                ["custom_params", "sampling_params", "depcache_outline", "messages", "lens", "rows",
-                 "start", "message", "content", "input_ids", "depcache_segment_lens"]
-            ),
-            inner,
-            max_size=5,
-        ),
-        max_leaves=20,
-    )
-)  # fmt: skip
-def test_no_body_is_an_error(body: Any) -> None:
-    roots_of(body)
 
 
 def test_plain_requests_have_no_key() -> None:

@@ -13,7 +13,8 @@ import msgspec
 import pytest
 import zmq
 
-from depcache.picker.listener import SILENT_S, TOPIC, Listener, endpoint_from_here
+from depcache.picker.listener import SILENT_S, Listener, endpoint_from_here
+from depcache.prompt.roots import TOPIC
 
 
 class FakeServer:

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import depcache
-from depcache.prompt.roots import MARK, adapter_of, keys_of, read_roots, root_keys, tenant_of
+from depcache.prompt.roots import (
+    MARK,
+    adapter_of,
+    keys_of,
+    read_roots,
+    root_keys,
+    roots_of,
+    tenant_of,
+)
 
 PATHS = [("Ada", "knows", "Bob"), ("Ada", "lives in", "Rome"), ("Cid", "knows", "Ada")]
 
@@ -18,6 +26,31 @@ PATHS = [("Ada", "knows", "Bob"), ("Ada", "lives in", "Rome"), ("Cid", "knows", 
 def chat(paths: Any = PATHS, question: str = "Who?", **options: Any) -> dict[str, Any]:
     prompt = depcache.render(paths, question, **options)
     return {"messages": prompt.messages, **prompt.extra_body}
+
+
+def test_the_roots_are_what_rows_begin_with() -> None:
+    assert roots_of(chat()) == ["Ada", "Cid"]
+    prompt = depcache.render_chunks(["One text.", "Another."], "What?")
+    body = {"messages": prompt.messages, **prompt.extra_body}
+    assert roots_of(body) == ["One text.", "Another."]
+
+
+def test_the_roots_of_ids_are_the_segments_that_see_the_system_alone() -> None:
+    custom = {
+        "depcache_system_len": 2,
+        "depcache_segment_lens": [2, 1, 2],
+        "depcache_segment_parents": [-1, 0, -1],
+    }
+    body = {"input_ids": list(range(8)), "sampling_params": {"custom_params": custom}}
+    assert roots_of(body) == ["[2, 3]", "[5, 6]"]
+
+
+def test_a_text_in_parts_is_one_text() -> None:
+    body = chat()
+    text = body["messages"][1]["content"]
+    parts = [{"type": "text", "text": text[:20]}, {"type": "text", "text": text[20:]}]
+    body["messages"][1] = {"role": "user", "content": parts}
+    assert roots_of(body) == ["Ada", "Cid"]
 
 
 def test_each_root_has_a_key_and_its_first_row() -> None:
@@ -98,7 +131,9 @@ def test_the_same_roots_in_another_namespace_have_other_keys() -> None:
         lambda inner: st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(["custom_params", "depcache_outline", "messages", "lens", "rows",
-                             "start", "message", "content", "input_ids", "cache_salt", "model"]),
+                             "start", "message", "content", "input_ids", "cache_salt", "model",
+                             "sampling_params",
+                             "depcache_segment_lens"]),
             inner,
             max_size=5,
         ),
@@ -106,4 +141,5 @@ def test_the_same_roots_in_another_namespace_have_other_keys() -> None:
     )
 )  # fmt: skip
 def test_no_body_is_an_error(body: Any) -> None:
+    roots_of(body)
     root_keys(body)

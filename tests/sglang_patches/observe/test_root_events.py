@@ -14,6 +14,7 @@ import zmq
 from depcache.cache import KVTree
 from depcache.cache.radix import to_key
 from depcache.errors import ConfigError
+from depcache.prompt.roots import TOPIC
 
 pytestmark = pytest.mark.sglang
 
@@ -34,7 +35,7 @@ class Heard:
     """A server's events, and who listens to them."""
 
     def __init__(self) -> None:
-        from sglang_patches.observe.root_events import TOPIC, RootEvents, Watchers
+        from sglang_patches.observe.root_events import RootEvents, Watchers
 
         self.now = 0.0
         self.tree = KVTree()
