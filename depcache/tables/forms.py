@@ -74,7 +74,7 @@ class Form:
             linked = self._join(foreign_keys)
             return self.table.format(
                 name=self._name(declared.schema, declared.table),
-                table=self._quote(declared.table),
+                table=self.quote(declared.table),
                 lines=self._join([*columns, *keys, *foreign_keys]),
                 columns=self._join(columns),
                 foreign_keys=self.foreign_keys.format(keys=linked) if linked else "",
@@ -86,7 +86,7 @@ class Form:
     def _column(self, declared: Declaration, column: Column) -> Line:
         not_null = "" if column.is_nullable else " NOT NULL"
         return lambda comma: self.column.format(
-            name=self._quote(column.name),
+            name=self.quote(column.name),
             type=f" {column.type}" if column.type else "",
             type_name=column.type,
             not_null=not_null,
@@ -101,7 +101,7 @@ class Form:
             target=self._name(key.target_schema, key.target_table),
             target_columns=f" ({self._names(key.target_columns)})" if key.target_columns else "",
             column_list=list(key.columns),
-            target_table=self._quote(key.target_table),
+            target_table=self.quote(key.target_table),
             target_column_list=list(key.target_columns),
             constraint=self._constraint(key.name),
             comma=comma,
@@ -118,15 +118,16 @@ class Form:
         return template.format(text=" ".join(text.split())) if text.strip() else ""
 
     def _constraint(self, name: str) -> str:
-        return f"CONSTRAINT {self._quote(name)} " if name else ""
+        return f"CONSTRAINT {self.quote(name)} " if name else ""
 
     def _names(self, names: Iterable[str]) -> str:
-        return ", ".join(map(self._quote, names))
+        return ", ".join(map(self.quote, names))
 
     def _name(self, schema: str, table: str) -> str:
-        return qualify(self._quote(schema) if schema else "", self._quote(table))
+        return qualify(self.quote(schema) if schema else "", self.quote(table))
 
-    def _quote(self, name: str) -> str:
+    def quote(self, name: str) -> str:
+        """Returns a name as this form writes it: in quotes where SQL needs them."""
         is_bare = re.fullmatch(self.bare, name) and name.lower() not in self.reserved
         return name if is_bare else '"' + name.replace('"', '""') + '"'
 

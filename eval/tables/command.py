@@ -7,8 +7,10 @@ tables as they come, in the order in which the schema declares them, and by how 
 asked; and tables that are computed once. Then the same of agents, which ask several times about the
 same tables (`eval.tables.agents`). No model answers anything.
 
-    --quick   100 questions of each workload and one order of them instead of three
-    --ahead   only a real server, which computes the tables of BIRD ahead (`eval.tables.ahead`)
+    --quick    100 questions of each workload and one order of them instead of three
+    --ahead    only a real server, which computes the tables of BIRD ahead (`eval.tables.ahead`)
+    --answers  only whether answers are right, by what a table sees (`eval.tables.answers`):
+               `--models` names what `python -m models.tiny.train_tables` has written
 """
 
 from __future__ import annotations
@@ -26,8 +28,12 @@ from depcache.serving.random_model import find_model
 from eval.output import about, add_output, write_report
 from eval.tables.agents import simulate_agents
 from eval.tables.ahead import measure_ahead
+from eval.tables.answers import SETS, make_set, measure_answers
 from eval.tables.sets import read_sql_set
 from eval.tables.simulate import SYSTEMS, simulate
+
+NUM_QUICK = 40
+"""Questions of each set with --answers --quick."""
 
 CHARS_PER_TOKEN = 3.6
 """What schemas have in ordinary vocabularies."""
@@ -38,12 +44,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser, quick="100 questions of each workload, one order")
     parser.add_argument("--data", type=Path, help="folder with NAME_schemas.jsonl, or above it")
     parser.add_argument("--ahead", action="store_true", help="only tables computed ahead, served")
+    parser.add_argument("--answers", action="store_true", help="only whether answers are right")
+    parser.add_argument("--models", type=Path, help="for --answers: folder of the models")
+    parser.add_argument(
+        "--sets", nargs="*", choices=SETS, default=SETS, help="for --answers (default: all)"
+    )
+    parser.add_argument(
+        "--questions", type=int, default=400, help="for --answers, of each set (default 400)"
+    )
     what = "for --ahead: a folder, depcache-tiny, or random weights: 30m, 125m"
     parser.add_argument("--model", default="30m", help=what)
 
 
 def run(args: argparse.Namespace) -> int:
     """Count, print and write; the exit code."""
+    if args.answers:
+        return _run_answers(args, time.perf_counter())
     if args.data is None:
         raise ConfigError("where are the schemas? Name the folder that holds them with --data")
     started = time.perf_counter()
@@ -69,6 +85,38 @@ def _run_ahead(args: argparse.Namespace, started: float) -> int:
     report = {"better": "lower", "ahead": found, "model": args.model}
     write_report(report | about(args, time.perf_counter() - started), args.json)
     return 0
+
+
+def _run_answers(args: argparse.Namespace, started: float) -> int:
+    if args.models is None or not any(args.models.glob("*/config.json")):
+        raise ConfigError(
+            f"--models is {str(args.models)!r}, which holds no models: name a folder that "
+            "`python -m models.tiny.train_tables` has written"
+        )
+    if args.questions < 1:
+        raise ConfigError(f"--questions is {args.questions}: use a number from 1 on")
+    number = min(args.questions, NUM_QUICK) if args.quick else args.questions
+    sets = {name: make_set(name, number, args.data) for name in args.sets}
+    with tempfile.TemporaryDirectory() as folder:
+        rows = measure_answers(args.models, sets, Path(folder))
+    print(answers_to_text(rows), file=sys.stderr)
+    report = {"better": "higher", "quality": rows}
+    write_report(report | about(args, time.perf_counter() - started), args.json)
+    return 0
+
+
+def answers_to_text(rows: list[dict[str, Any]]) -> str:
+    """Shares of right answers in %, as a table."""
+    lines = [f"{'trained':12}{'read':12}{'set':14}right, 95 %          lost against flat, 95 %"]
+    for row in rows:
+        line = f"{row['model']:12}{row['mode']:12}{row['set']:14}"
+        line += f"{row['executes']:6.1%} ({row['low']:.1%} to {row['high']:.1%})"
+        if "lost" in row:
+            line += f"  {row['lost']:+6.1%} ({row['lost_low']:+.1%} to {row['lost_high']:+.1%})"
+        if "warm_same" in row:
+            line += f"  warm as cold {row['warm_same']:.1%}"
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def ahead_to_text(found: dict[str, Any]) -> str:

@@ -135,8 +135,8 @@ def read_sql_set(folder: Path, name: str) -> SqlSet:
     )
 
 
-def _tables_of(row: dict[str, Any]) -> list[tuple[Table, frozenset[str]]]:
-    """Each table of a database with its words."""
+def declarations_of(row: dict[str, Any]) -> list[Declaration]:
+    """The tables of a database, in the order of its schema."""
     names = sorted((table["name"] for table in row["tables"]), key=len, reverse=True)
 
     def split(column: str) -> tuple[str, str]:
@@ -145,14 +145,8 @@ def _tables_of(row: dict[str, Any]) -> list[tuple[Table, frozenset[str]]]:
         return table, column[len(table) + 1 :]
 
     links = [(split(a), split(b)) for a, b in row["foreign_keys"]]
-    found: list[tuple[Table, frozenset[str]]] = []
-    for table in row["tables"]:
-        keys = [
-            ForeignKey((column,), "", target, (target_column,))
-            for (owner, column), (target, target_column) in links
-            if owner == table["name"]
-        ]
-        declared = Declaration(
+    return [
+        Declaration(
             "",
             table["name"],
             tuple(
@@ -160,11 +154,23 @@ def _tables_of(row: dict[str, Any]) -> list[tuple[Table, frozenset[str]]]:
                 for each in table["columns"]
             ),
             tuple(each["name"] for each in table["columns"] if each["pk"]),
-            tuple(keys),
+            tuple(
+                ForeignKey((column,), "", target, (target_column,))
+                for (owner, column), (target, target_column) in links
+                if owner == table["name"]
+            ),
         )
+        for table in row["tables"]
+    ]
+
+
+def _tables_of(row: dict[str, Any]) -> list[tuple[Table, frozenset[str]]]:
+    """Each table of a database with its words."""
+    found: list[tuple[Table, frozenset[str]]] = []
+    for table, declared in zip(row["tables"], declarations_of(row), strict=True):
         said = " ".join(f"{each['label']} {each['name']}" for each in (table, *table["columns"]))
         name = f"{row['db_id']}.{table['name']}"
-        references = tuple(f"{row['db_id']}.{key.target_table}" for key in keys)
+        references = tuple(f"{row['db_id']}.{key.target_table}" for key in declared.foreign_keys)
         text = FORMS["ddl_comments"].write(declared)
         found.append((Table(name, text, references), words_of(said)))
     return found

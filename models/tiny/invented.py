@@ -112,7 +112,7 @@ def _draw_word(rng: random.Random, family: str) -> tuple[str, dict[str, str]]:
     """Returns a word for a relation of that family, and the forms of it that texts name."""
     data = _load()
     is_pseudo = rng.random() < _PSEUDO_SHARE
-    word = _pseudo_word(rng) if is_pseudo else rng.choice(data[family])
+    word = pseudo_word(rng) if is_pseudo else rng.choice(data[family])
     base, _, at = word.partition("-")
     at = at or rng.choice(data["at"])
     parts = {"at": at, "At": at.capitalize()}
@@ -135,7 +135,7 @@ def verb_forms(base: str) -> dict[str, str]:
     return {"base": base, "third": f"{third}s", "past": f"{stem}ed", "agent": agent}
 
 
-def _pseudo_word(rng: random.Random) -> str:
+def pseudo_word(rng: random.Random) -> str:
     """Returns what could be English and is not: `blorrand`, `snaick`."""
     data = _load()
     word = ""

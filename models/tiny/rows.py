@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
 from typing import Any
@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from depcache.prompt.layout import Layout
+from depcache.tables.seen import DEFAULT_SEES
 from depcache.training.examples import Example
 from depcache.training.packing import Row, make_row, pack
 from depcache.training.samples import IGNORED, Attention, Encoder, Sample
+from models.tiny import sql_questions
 from models.tiny.styles import Styles
 from models.tiny.worlds import make_examples
 
@@ -81,15 +83,55 @@ def question_rows(
         made_up_relations=made_up_relations,
     )
     groups = [list(group) for _, group in groupby(examples, key=lambda each: each.paths)]
-    memory: list[Row] = []
-    while True:
+
+    def draw() -> list[Example]:
         chunk: list[Example] = []
         if groups:
             while len(chunk) < _CHUNK * _EXAMPLES_SHARE:
                 chunk += rng.choice(groups)
         chunk += islice(made_up, _CHUNK - len(chunk))
-        chunk = [_draw_answer(example, rng) for example in chunk]
-        for row in rng.sample(rows := pack(encoder.encode_all(chunk), row_tokens), len(rows)):
+        return [_draw_answer(example, rng) for example in chunk]
+
+    yield from _rows_of(encoder, draw, rng, row_tokens, reuse)
+
+
+def schema_rows(
+    tokenizer: Any,
+    attention: Attention,
+    seed: int,
+    *,
+    row_tokens: int,
+    sees: str = DEFAULT_SEES,
+    sizes: tuple[int, int] = (4, 12),
+    num_questions: int = 8,
+    reuse: int = 1,
+) -> Iterator[Row]:
+    """Rows of questions about new schemas, without end.
+
+    sees   what a table sees beside itself, where attention is `dependency`
+    sizes  tables of a schema, from and to
+    reuse  as for `question_rows`
+    """
+    encoder = Encoder(tokenizer, attention, ("tree",), max_tokens=row_tokens, seed=seed, sees=sees)
+    made_up = sql_questions.make_examples(seed, sizes=sizes, num_questions=num_questions)
+
+    def draw() -> list[Example]:
+        return [replace(each, answer=f" {each.answer}") for each in islice(made_up, _CHUNK)]
+
+    yield from _rows_of(encoder, draw, random.Random(seed), row_tokens, reuse)
+
+
+def _rows_of(
+    encoder: Encoder,
+    draw: Callable[[], list[Example]],
+    rng: random.Random,
+    row_tokens: int,
+    reuse: int,
+) -> Iterator[Row]:
+    """Rows of what `draw` gives, each `reuse` times on average; one that comes again is older."""
+    memory: list[Row] = []
+    while True:
+        for row in rng.sample(rows := pack(encoder.encode_all(draw()), row_tokens), len(rows)):
             yield row
             yield from rng.choices([*memory, row], k=reuse - 1)
         memory = (memory + rows)[-_MEMORY:]

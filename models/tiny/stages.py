@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from depcache.tables.seen import SEES
+
 TINY = "dependency"
 """depcache-tiny: fine-tuned with dependency attention in all layouts; it reads flat text too."""
 
@@ -13,6 +15,12 @@ SELF_ATTENTION = "control"
 
 BASE = "base"
 """What both come from: has never seen a tree. That of their own run is not kept."""
+
+ORDINARY = "flat"
+"""A reader of tables that was trained as any model is: every token sees all before it."""
+
+TABLE_MODES = (ORDINARY, *SEES)
+"""The readers of tables that are compared, each from the same base, by what a table sees."""
 
 RECIPE = Path(__file__).parent
 """The folder of this recipe."""

@@ -45,7 +45,14 @@ from depcache.training.samples import Attention
 from models.tiny.rows import COPY_LEN, copy_rows, question_rows
 from models.tiny.stages import BASE, SELF_ATTENTION, TINY, cycle_name
 from models.tiny.tokenizer import make_tokenizer
-from models.tiny.trainer import Shape, Trainer, make_network, shape_of
+from models.tiny.trainer import (
+    Shape,
+    Trainer,
+    add_shape_arguments,
+    make_network,
+    read_shape,
+    shape_of,
+)
 from models.tiny.worlds import make_examples
 
 SEED = 20261121
@@ -295,17 +302,13 @@ def main() -> None:
     )
     parser.add_argument("--compile", action="store_true", help="needs a C++ compiler on a CPU")
     parser.add_argument("--seed", type=int, default=SEED)
-    defaults = Shape()
-    for name in Shape.__dataclass_fields__:
-        value = getattr(defaults, name)
-        flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, type=type(value), default=value, help=f"default {value}")
+    add_shape_arguments(parser)
     args = parser.parse_args()
     for flag in ("made_up_relations", "other_styles"):
         if not 0 <= getattr(args, flag) <= 1:
             name = flag.replace("_", "-")
             parser.error(f"--{name} is {getattr(args, flag)}: use a share from 0 to 1")
-    shape = Shape(**{name: getattr(args, name) for name in Shape.__dataclass_fields__})
+    shape = read_shape(args)
     examples = [example for file in args.examples for example in read_examples(file)]
     forbidden = [
         name for file in args.forbidden for name in file.read_text(encoding="utf-8").splitlines()

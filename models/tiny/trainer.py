@@ -7,6 +7,7 @@ shape, logits of learned tokens only. A GPU is used where there is one.
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -53,6 +54,20 @@ def shape_of(folder: Path, shape: Shape) -> Shape:
         layers=config["num_hidden_layers"],
         heads=config["num_attention_heads"],
     )
+
+
+def add_shape_arguments(parser: argparse.ArgumentParser) -> None:
+    """An option for each field of a `Shape`."""
+    defaults = Shape()
+    for name in Shape.__dataclass_fields__:
+        value = getattr(defaults, name)
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, type=type(value), default=value, help=f"default {value}")
+
+
+def read_shape(args: argparse.Namespace) -> Shape:
+    """Returns the shape that these options say."""
+    return Shape(**{name: getattr(args, name) for name in Shape.__dataclass_fields__})
 
 
 def make_network(shape: Shape, max_len: int, seed: int) -> Any:

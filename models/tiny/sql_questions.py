@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Questions about schemas whose answers are SQL, from templates.
+
+What is to be learned is to find tables, columns and joins in the statements of a prompt, and to
+write them. An answer is scored by what it selects, see `eval.tables.execution`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import networkx as nx
+
+from depcache.tables.declaration import Column
+from depcache.tables.forms import FORMS
+from depcache.training.examples import Example
+from models.tiny.invented import pseudo_word
+from models.tiny.schemas import Reference, Schema, make_schema, say
+
+MAX_JOINS = 4
+_FILTER_SHARE = 0.6  # of the questions
+_NUMBERS = ("INT", "REAL", "NUM", "DEC", "FLOAT", "DOUBLE", "BIGINT", "SMALLINT")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """`sql` answers `text`; it has `num_joins` joins."""
+
+    text: str
+    sql: str
+    num_joins: int
+
+
+def make_questions(
+    rng: random.Random, schema: Schema, number: int, value_of: Callable[[str, Column], str]
+) -> list[Question]:
+    """Up to so many questions, no two alike, of 0 to `MAX_JOINS` joins.
+
+    value_of  from a table and its column to a value, as SQL writes it
+    """
+    graph = nx.MultiGraph()
+    graph.add_nodes_from(name for name in schema.nouns if schema.attributes[name])
+    for each in schema.references:
+        graph.add_edge(each.source, each.target, reference=each)
+    askable = [name for name in schema.nouns if schema.attributes[name]]
+    found: dict[str, Question] = {}
+    for _ in range(3 * number):
+        if len(found) == number or not askable:
+            break
+        way = _draw_way(rng, graph, rng.choice(askable), rng.randint(0, MAX_JOINS))
+        if way is None or not schema.attributes[way[-1][0]]:
+            continue
+        question = _ask(rng, schema, way, value_of)
+        found.setdefault(question.text, question)
+    return list(found.values())
+
+
+Way = list[tuple[str, Reference | None]]
+"""Tables, each with the reference that joins it to the one before it."""
+
+
+def _draw_way(rng: random.Random, graph: nx.MultiGraph, start: str, num_joins: int) -> Way | None:
+    """The only shortest way from `start` to some table `num_joins` away; None if there is none."""
+    ends = [
+        name
+        for name, far in nx.single_source_shortest_path_length(graph, start, num_joins).items()
+        if far == num_joins
+    ]
+    rng.shuffle(ends)
+    for end in ends:
+        ways = nx.all_shortest_paths(graph, start, end)
+        nodes = next(ways)
+        if next(ways, None) is not None:
+            continue
+        way: Way = [(start, None)]
+        for above, below in pairwise(nodes):
+            joins = [data["reference"] for data in graph[above][below].values()]
+            # Only what is asked first says in which role it means the next.
+            if len(joins) > 1 and (above != start or any(each.source != start for each in joins)):
+                break
+            way.append((below, rng.choice(joins)))
+        else:
+            return way
+    return None
+
+
+def _ask(
+    rng: random.Random, schema: Schema, way: Way, value_of: Callable[[str, Column], str]
+) -> Question:
+    """A question about the tables at both ends of a way."""
+    start, end = way[0][0], way[-1][0]
+    shown = rng.choice(schema.attributes[start])
+    noun, other = schema.nouns[start], schema.nouns[end]
+    first = way[1][1] if len(way) > 1 else None
+    if first is not None and first.role and first.source == start:
+        other = f"{first.role} {other}" if len(way) == 2 else f"{first.role}'s {other}"
+    selected = [_spell(start, shown.name)]
+    others = [each for each in schema.attributes[end] if (end, each) != (start, shown)]
+    where = ""
+    if others and rng.random() < _FILTER_SHARE:
+        column = rng.choice(others)
+        value = value_of(end, column)
+        where = f" WHERE {_spell(end, column.name)} = {value}"
+        said = value.strip("'")
+        text = rng.choice(_FILTERS if len(way) > 1 else _FILTERS_HERE)
+        text = text.format(
+            shown=say(shown.name),
+            noun=noun,
+            other=other,
+            an_other=f"an {other}" if other[0] in "aeiou" else f"a {other}",
+            column=say(column.name),
+            value=said,
+        )
+    elif len(way) > 1:
+        column = rng.choice(schema.attributes[end])
+        selected.append(_spell(end, column.name))
+        text = rng.choice(_PAIRS).format(
+            shown=say(shown.name), noun=noun, other=other, column=say(column.name)
+        )
+    else:
+        text = rng.choice(_SHOWN).format(shown=say(shown.name), noun=noun)
+    joins = "".join(
+        f" JOIN {_spell(table)} ON {_spell(by.source, by.column)} = {_spell(by.target, by.key)}"
+        for table, by in way
+        if by is not None
+    )
+    sql = f"SELECT {', '.join(selected)} FROM {_spell(start)}{joins}{where}"
+    return Question(text, sql, len(way) - 1)
+
+
+_SHOWN = (
+    "Show the {shown} of every {noun}.",
+    "What is the {shown} of each {noun}?",
+    "List the {shown} of all {noun} rows.",
+)
+_PAIRS = (
+    "Show the {shown} of every {noun} with the {column} of its {other}.",
+    "List each {noun} by its {shown}, and the {column} of the {other} that goes with it.",
+)
+_FILTERS_HERE = (
+    "Show the {shown} of every {noun} whose {column} is {value}.",
+    "What is the {shown} of the {noun} with the {column} {value}?",
+)
+_FILTERS = (
+    "Show the {shown} of every {noun} with {an_other} whose {column} is {value}.",
+    "What is the {shown} of the {noun} that goes with the {other} of {column} {value}?",
+    "List the {shown} of each {noun} where the {column} of the {other} is {value}.",
+)
+
+
+def made_up_value(rng: random.Random, column: Column) -> str:
+    """A value of a column as SQL writes it: a number, or a word in quotes."""
+    if column.type.upper().startswith(_NUMBERS):
+        return str(rng.randint(1, 9999))
+    return f"'{pseudo_word(rng).capitalize()}'"
+
+
+def make_examples(
+    seed: int, *, sizes: tuple[int, int] = (4, 12), num_questions: int = 8
+) -> Iterator[Example]:
+    """Questions about new schemas without end, those of a schema behind each other.
+
+    The tables of a prompt come in any order.
+    """
+    rng = random.Random(seed)
+    while True:
+        schema = make_schema(rng, rng.randint(*sizes))
+        tables = list(schema.tables)
+        rng.shuffle(tables)
+        questions = make_questions(
+            rng, schema, num_questions, lambda _, column: made_up_value(rng, column)
+        )
+        for each in questions:
+            yield Example(each.text, (), each.sql, tables=tuple(tables))
+
+
+def _spell(*names: str) -> str:
+    """`table` or `table.column`, as SQL writes it."""
+    return ".".join(map(FORMS["ddl"].quote, names))
