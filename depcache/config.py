@@ -8,15 +8,18 @@ defaults below. `depcache serve` turns its own flags into variables.
 from __future__ import annotations
 
 import os
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from depcache.errors import ConfigError
 from depcache.text_file import read_yaml
 
 CONFIG_VARIABLE = "DEPCACHE_CONFIG"
+
+EVERY_OTHER = "*"
+"""In `tenant_shares` the name of every tenant that has none of its own."""
 
 
 class Config(BaseSettings):
@@ -121,6 +124,13 @@ class Config(BaseSettings):
         "entities it holds, for a picker of servers; empty is off",
     )
 
+    tenant_shares: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
+        default_factory=dict,
+        description="share of each tier that others cannot take from a tenant, by cache_salt, as "
+        'JSON in the environment: {"acme": 0.3, "": 0.2, "*": 0.05}; "" is without one, * every '
+        "other",
+    )
+
     host_gb: float = Field(
         0, ge=0, description="main memory for KV that left the device, in GB (10^9 bytes); 0 is off"
     )
@@ -161,6 +171,14 @@ class Config(BaseSettings):
         "simm and mori, and tensor parallelism and LoRA on a GPU",
     )
 
+    @field_validator("tenant_shares")
+    @classmethod
+    def _check_shares(cls, shares: dict[str, float]) -> dict[str, float]:
+        promised = sum(share for name, share in shares.items() if name != EVERY_OTHER)
+        if promised > 1:
+            raise ValueError(f"the shares of named tenants add up to {promised:g}: use at most 1")
+        return shares
+
     @classmethod
     def settings_customise_sources(cls, settings_cls: Any, **sources: Any) -> tuple[Any, ...]:
         # Arguments come from the file, so the environment goes first.
@@ -173,6 +191,8 @@ def load_config() -> Config:
     values = read_yaml(path, CONFIG_VARIABLE) if path else {}
     try:
         return Config(**values)
+    except SettingsError as error:
+        raise ConfigError(f"{error}: write it as JSON") from error
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])

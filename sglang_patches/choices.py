@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the settings choose for a cache: its eviction policy and the order of the queue."""
+"""What the settings choose for a cache: its eviction policy, shares, the order of the queue."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from depcache.cache import EVICTION_POLICIES, EvictionPolicy, KVTree, make_policy
-from depcache.config import Config
+from depcache.cache import EVICTION_POLICIES, EvictionPolicy, KVTree, Shares, make_policy
+from depcache.config import EVERY_OTHER, Config
 from depcache.plan import Scheduler, make_scheduler
+from depcache.prompt.roots import owner_of
 
 
 def choose_policy(name: str, config: Config) -> EvictionPolicy:
@@ -17,6 +18,15 @@ def choose_policy(name: str, config: Config) -> EvictionPolicy:
     if kind is not None and kind.looks_ahead:
         options = {"history_weight": config.history_weight, "window": config.lookahead}
     return make_policy(name, **options)
+
+
+def make_shares(config: Config) -> Shares | None:
+    """Returns what tenants keep of every tier; None where nothing is kept from anybody."""
+    named = dict(config.tenant_shares)
+    default = named.pop(EVERY_OTHER, 0.0)
+    if not (default or any(named.values())):
+        return None
+    return Shares(named, default, lambda namespace: owner_of(namespace.tenant))
 
 
 def make_order(tree: KVTree, config: Config) -> Scheduler | None:

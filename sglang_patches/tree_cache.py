@@ -28,7 +28,7 @@ from depcache.cache.node import slots_of
 from depcache.config import Config
 from sglang_patches import compat
 from sglang_patches.checkpoints import Checkpoints
-from sglang_patches.choices import choose_policy, make_order
+from sglang_patches.choices import choose_policy, make_order, make_shares
 from sglang_patches.contract import CacheParams, LoadBackParams, MatchParams, RadixKey, Request
 from sglang_patches.observe.idle_ages import IdleAges
 from sglang_patches.observe.metrics import NullMetrics
@@ -81,11 +81,13 @@ class DepCacheTree(Checkpoints, StorageCalls, BasePrefixCache):
         self.device = self.token_to_kv_pool_allocator.device
         self.ages = IdleAges()
         self.tiers = TierStack()
-        self.tree = KVTree(choose_policy(eviction_policy, config), self.tiers, self.ages)
+        policy, shares = choose_policy(eviction_policy, config), make_shares(config)
+        self.tree = KVTree(policy, self.tiers, self.ages, shares)
         self.metrics = NullMetrics()
         pool: Any = self.token_to_kv_pool_allocator.get_kvcache()
         self.bandwidth = Bandwidth(bytes_per_token(pool))
         self.slots = Slots(params, lambda num: self.evict(EvictParams(num_tokens=num)))
+        self.tree.victims.capacity = self.slots.capacity
         self.host: HostResidency | None = None
         self.disk: DiskResidency | None = None
         if host_tier is not None:
@@ -167,6 +169,7 @@ class DepCacheTree(Checkpoints, StorageCalls, BasePrefixCache):
             "free_tokens": self.slots.num_free,
             "capacity_tokens": self.slots.capacity,
             "evicted_tokens": self.tree.counters.evicted,
+            "evicted_within_share_tokens": self.tree.victims.num_within,
             "eviction_policy": self.tree.policy.name,
             "tokens": self.counters,
             "root_events": None if self.root_events is None else self.root_events.describe(),

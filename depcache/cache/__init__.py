@@ -5,6 +5,7 @@ from depcache.cache.copies import TierCopies
 from depcache.cache.node import Node, Root
 from depcache.cache.policies import EVICTION_POLICIES, EvictionPolicy, make_policy
 from depcache.cache.records import Insertion
+from depcache.cache.shares import Shares
 from depcache.cache.tiers import Tier, TierStack
 from depcache.cache.tree import KVTree
 
@@ -15,6 +16,7 @@ __all__ = [
     "KVTree",
     "Node",
     "Root",
+    "Shares",
     "Tier",
     "TierCopies",
     "TierStack",

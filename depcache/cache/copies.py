@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from depcache.cache.node import NO_COPIES, Node
-from depcache.cache.victims import VictimQueue
 
 if TYPE_CHECKING:
     from depcache.cache.tree import KVTree
@@ -33,6 +32,8 @@ class TierCopies:
     cut   the two parts of a copy when its node is split after so many tokens; without it a copy
           is an array of slots, one a token
 
+    `victims` is the queue of those that may be given up.
+
     A *borrowed* copy is one that somebody else keeps, and may take away. Giving it up would free
     nothing, so it is never a victim, and it holds no copy above it back from being one.
 
@@ -45,7 +46,7 @@ class TierCopies:
         self.tier = tier
         self._tree = tree
         self._cut = cut
-        self._victims = VictimQueue(tree.policy.priority)
+        self.victims = tree.make_queue()
         self._below: dict[Node, int] = {}  # node -> children with a copy, where there are any
         self._pins: dict[Node, int] = {}
         self._borrowed: set[Node] = set()
@@ -57,7 +58,7 @@ class TierCopies:
 
     def clear(self) -> None:
         """Forget all copies; for a tree that was reset."""
-        self._victims.clear()
+        self.victims.clear()
         self._below.clear()
         self._pins.clear()
         self._borrowed.clear()
@@ -98,7 +99,8 @@ class TierCopies:
     def _count(self, node: Node) -> None:
         assert node.parent is not None
         self._below[node.parent] = self._below.get(node.parent, 0) + 1
-        self._victims.withdraw(node.parent)
+        self.victims.count(node, node.num_tokens)
+        self.victims.withdraw(node.parent)
         self.offer(node)
 
     def drop(self, node: Node) -> Any:
@@ -108,13 +110,14 @@ class TierCopies:
         node.copies = copies or NO_COPIES
         parent = node.parent
         assert parent is not None
-        self._victims.withdraw(node)
+        self.victims.withdraw(node)
         self.num_tokens -= node.num_tokens
         self.num_nodes -= 1
         self._tree.version += 1
         if node in self._borrowed:
             self._borrowed.remove(node)
             return copy
+        self.victims.count(node, -node.num_tokens)
         self._below[parent] -= 1
         if not self._below[parent]:
             del self._below[parent]
@@ -126,7 +129,7 @@ class TierCopies:
 
         None when there is none. `KVTree.prune` the node after it.
         """
-        found = self._victims.pop()
+        found = self.victims.pop()
         if found is None:
             return None
         node = found[1]
@@ -137,6 +140,15 @@ class TierCopies:
         self.evicted_nodes += 1
         return node, copy
 
+    def describe(self) -> dict[str, int]:
+        """Sizes and counters, for the status route."""
+        return {
+            "nodes": self.num_nodes,
+            "cached_tokens": self.num_tokens,
+            "evicted_tokens": self.evicted,
+            "evicted_within_share_tokens": self.victims.num_within,
+        }
+
     def pin(self, nodes: Iterable[Node]) -> None:
         """Keep the copies of `nodes` until `unpin` with the same nodes.
 
@@ -144,7 +156,7 @@ class TierCopies:
         """
         for node in nodes:
             self._pins[node] = self._pins.get(node, 0) + 1
-            self._victims.withdraw(node)
+            self.victims.withdraw(node)
 
     def unpin(self, nodes: Iterable[Node]) -> None:
         """Undo one `pin` of the same nodes."""
@@ -161,7 +173,7 @@ class TierCopies:
 
     def revalue(self) -> None:
         """Value every copy anew, because the policy has changed its mind."""
-        self._victims.revalue()
+        self.victims.revalue()
 
     def split(self, upper: Node, lower: Node) -> None:
         """`upper` was cut off the front of `lower`; both get their part of the copy, if any."""
@@ -196,8 +208,9 @@ class TierCopies:
         if below != self._below:
             raise RuntimeError("children with a copy are counted wrong")
         leaves = {node for node in own if node not in below and node not in self._pins}
-        if any(node not in self._victims for node in leaves) or len(leaves) != len(self._victims):
+        if any(node not in self.victims for node in leaves) or len(leaves) != len(self.victims):
             raise RuntimeError("the queue of copies is not that of the unpinned leaves")
+        self.victims.check(own)
         if self._cut is cut_slots and nodes:
             sizes = {node: len(node.copies[self.tier]) for node in nodes}
             if any(size != node.num_tokens for node, size in sizes.items()):
@@ -210,4 +223,4 @@ class TierCopies:
         """Value a copy that may go anew, because it may be worth less than before."""
         is_leaf = self.tier in node.copies and node not in self._below
         if is_leaf and node not in self._pins and node not in self._borrowed:
-            self._victims.offer(node)
+            self.victims.offer(node)

@@ -16,8 +16,8 @@ def check_tree(tree: KVTree) -> None:
     Keys, slots and children agree; no slot is owned twice; residents' parents are resident;
     locks count direct locks plus locked children; tails and their contexts know each other, and
     that of a resident tail is resident; the totals equal the sums over nodes;
-    exactly the unlocked resident leaves are queued; nothing empty is kept, roots included. The
-    same for the lower tiers of the tree.
+    exactly the unlocked resident leaves are queued; what tenants hold is counted right; nothing
+    empty is kept, roots included. The same for the lower tiers of the tree.
     """
     totals = dict.fromkeys(("num_evictable", "num_locked", "num_nodes", "num_resident"), 0)
     slots: list[np.ndarray] = []
@@ -34,6 +34,7 @@ def check_tree(tree: KVTree) -> None:
         if getattr(tree, name) != expected:
             raise RuntimeError(f"{name} is {getattr(tree, name)}, but the nodes say {expected}")
     _check_owners("a slot", slots)
+    tree.victims.check([node for node in tree.nodes() if node.slots is not None])
     for root in tree.roots():
         if not root.children:
             raise RuntimeError(f"the root of {root.namespace!r} is kept for nothing")
@@ -58,7 +59,7 @@ def _problems(tree: KVTree, node: Node) -> list[tuple[bool | int, str]]:
         (node.num_resident_children != below, "counts its resident children wrong"),
         (below and not is_resident, "is not resident, but a child or a tail is"),
         (any(node not in root.context for root in node.tails or ()), "has a stray tail"),
-        (node.is_evictable != tree.is_queued(node), "is queued and not evictable"),
+        (node.is_evictable != (node in tree.victims), "is queued and not evictable"),
         (node.is_empty, "is kept for nothing"),
         (parent is None, "is lost"),
         (any(child.parent is not node for child in children), "has a stray child"),

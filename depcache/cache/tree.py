@@ -19,6 +19,7 @@ from depcache.cache.policies.base import NOTHING_AGAIN
 from depcache.cache.radix import TOKEN_BYTES, common_prefix_tokens, first_token
 from depcache.cache.records import Insertion, TreeCounters, Watcher
 from depcache.cache.roots import Roots, nodes_below
+from depcache.cache.shares import FairQueue, Shares
 from depcache.cache.tiers import TierStack
 from depcache.cache.victims import VictimQueue
 
@@ -33,10 +34,12 @@ class KVTree(Roots):
     Conservation: `num_evictable + num_locked` is the number of device slots the tree owns.
     Nodes that are locked, or have resident children or tails, are never evicted. `version` changes
     whenever the set of resident tokens changes, so a plan made at the same version is still right.
+    `victims` is the queue of what may be evicted.
     Not thread-safe: one scheduler owns it.
 
     tiers    those below the device; they are told of splits, new roots and copies of no use
     watcher  is told of the clock and of evictions from every tier
+    shares   what tenants keep of every tier; None: the least worthy goes, whoever's it is
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class KVTree(Roots):
         policy: EvictionPolicy | None = None,
         tiers: TierStack | None = None,
         watcher: Watcher | None = None,
+        shares: Shares | None = None,
     ) -> None:
         # The waiting requests' places in the queue, 0 is next; kept by `plan.lookahead`.
         self.rank: dict[Hashable, int] = {}
@@ -53,17 +57,23 @@ class KVTree(Roots):
         super().__init__(TierStack() if tiers is None else tiers)
         self.watcher = watcher
         self._tick = self.version = 0
-        self._victims = VictimQueue(self.policy.priority)
+        self.shares = shares
+        self.victims = self.make_queue()
         self.reset()
 
     def reset(self) -> None:
         """Forget everything. The caller frees the slots. Old handles must not be used again."""
         self._roots.clear()
         self.rank.clear()
-        self._victims.clear()
+        self.victims.clear()
         self.tiers.clear()
         self.num_evictable = self.num_locked = self.num_nodes = self.num_resident = 0
         self.version += 1
+
+    def make_queue(self) -> VictimQueue:
+        """A queue of victims for one tier."""
+        worth = self.policy.priority
+        return VictimQueue(worth) if self.shares is None else FairQueue(worth, self.shares)
 
     # -- looking ---------------------------------------------------------------------------
 
@@ -207,13 +217,14 @@ class KVTree(Roots):
         self._gain(parent)
         self.num_resident += 1
         self.num_evictable += node.num_tokens
+        self.victims.count(node, node.num_tokens)
         self.version += 1
 
     def _gain(self, above: Node) -> None:
         """One more child of `above`, or tail behind it, is resident."""
         above.num_resident_children += 1
         if above.num_resident_children == 1:
-            self._victims.withdraw(above)
+            self.victims.withdraw(above)
             if isinstance(above, Root):
                 for end in above.context:
                     self._gain(end)
@@ -251,7 +262,7 @@ class KVTree(Roots):
     def lock(self, nodes: Iterable[Node]) -> None:
         """Keep `nodes` and their ancestors from eviction until `unlock` with the same nodes."""
         num_taken = 0
-        withdraw = self._victims.withdraw
+        withdraw = self.victims.withdraw
         for node in nodes:
             # A locked child counts once in its parent, so the walk stops at the first
             # ancestor that somebody holds already: the cost is the newly locked nodes.
@@ -269,7 +280,7 @@ class KVTree(Roots):
     def unlock(self, nodes: Iterable[Node]) -> None:
         """Undo one `lock` of the same nodes. Leaves that nobody holds become evictable."""
         num_freed = 0
-        offer = self._victims.offer
+        offer = self.victims.offer
         for node in nodes:
             while (parent := node.parent) is not None:
                 if node.locks <= 0:
@@ -297,7 +308,7 @@ class KVTree(Roots):
         victims: list[tuple[Node, np.ndarray]] = []
         num_dropped = 0
         while num_dropped < num_tokens:
-            found = self._victims.pop()
+            found = self.victims.pop()
             if found is None:
                 break
             priority, node = found
@@ -310,6 +321,7 @@ class KVTree(Roots):
             num_dropped += node.num_tokens
             self.policy.note_eviction(priority)
             node.slots = None
+            self.victims.count(node, -node.num_tokens)
             self._lose(parent)
         if not victims:
             return victims
@@ -338,10 +350,11 @@ class KVTree(Roots):
                 continue
             self.tiers.release(each)
             if each.slots is not None:
-                self._victims.withdraw(each)
+                self.victims.withdraw(each)
                 freed.append(each.slots)
                 each.slots = None
                 self.num_evictable -= each.num_tokens
+                self.victims.count(each, -each.num_tokens)
                 self.num_resident -= 1
                 self._lose(parent)
             self.prune(each)
@@ -364,16 +377,12 @@ class KVTree(Roots):
                 return
             node = parent
 
-    def is_queued(self, node: Node) -> bool:
-        """Whether `node` is in the queue of victims."""
-        return node in self._victims
-
     def offer(self, node: Node) -> None:
         """Value an evictable node anew, because it may be worth less than before."""
         if node.is_evictable:
-            self._victims.offer(node)
+            self.victims.offer(node)
 
     def revalue(self) -> None:
         """Value every evictable node anew, because the policy has changed its mind. O(n log n)."""
-        self._victims.revalue()
+        self.victims.revalue()
         self.tiers.revalue()

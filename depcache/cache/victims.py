@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from depcache.cache.node import Node
 
@@ -31,6 +31,9 @@ class VictimQueue:
     A worth that grew since the node was offered is seen when the node surfaces, so look-ahead
     needs no scan of the queue: what it protects is put back with its new worth. A worth that
     shrank must be offered again.
+
+    capacity    tokens that the tier can hold; 0 where it is not known
+    num_within  tokens of victims whose tenant had no more than its share, see `FairQueue`
     """
 
     def __init__(self, worth: Callable[[Node], float]) -> None:
@@ -39,14 +42,22 @@ class VictimQueue:
         self._buckets: dict[float, _Bucket] = {}
         self._heap: list[float] = []  # the keys of the buckets
         self._num_places = 0  # in all buckets, outdated ones included
+        self.capacity = self.num_within = 0
 
     def __len__(self) -> int:
         return len(self._worths)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._worths)
 
     def __contains__(self, node: Node) -> bool:
         return node in self._worths
 
     def clear(self) -> None:
+        """Forget all nodes, and what was counted."""
+        self._empty()
+
+    def _empty(self) -> None:
         self._worths.clear()
         self._buckets.clear()
         self._heap.clear()
@@ -72,8 +83,23 @@ class VictimQueue:
         """Take `node` out, if it is in."""
         self._worths.pop(node, None)
 
+    def count(self, node: Node, num_tokens: int) -> None:
+        """The tier holds so many tokens of `node`'s tenant more, or fewer: all are alike here."""
+
+    def check(self, held: Sequence[Node]) -> None:
+        """Raise RuntimeError where what is counted is not what the tier holds: these nodes."""
+
     def pop(self) -> tuple[float, Node] | None:
         """The least worthy node with its worth, taken out; None when there is none."""
+        found = self.peek()
+        if found is not None:
+            del self._worths[found[1]]
+            self._buckets[found[0]].head += 1
+            self._num_places -= 1
+        return found
+
+    def peek(self) -> tuple[float, Node] | None:
+        """The same, left in."""
         worths, heap = self._worths, self._heap
         while heap:
             worth = heap[0]
@@ -81,20 +107,20 @@ class VictimQueue:
             nodes, head = bucket.nodes, bucket.head
             while head < len(nodes):
                 node = nodes[head]
-                head += 1
                 if worths.get(node) != worth:
+                    head += 1
                     continue
                 if node.waiters:  # only what is wanted can have grown in worth
                     now = self._worth(node)
                     if now > worth:
                         self._put(node, now)
+                        head += 1
                         continue
                 self._num_places -= head - bucket.head
                 if head > _MOST_GONE and 2 * head > len(nodes):
                     del nodes[:head]
                     head = 0
                 bucket.head = head
-                del worths[node]
                 return worth, node
             self._num_places -= len(nodes) - bucket.head
             heapq.heappop(heap)
@@ -113,6 +139,6 @@ class VictimQueue:
         self._num_places += 1
 
     def _rebuild(self, worths: dict[Node, float]) -> None:
-        self.clear()
+        self._empty()
         for node, worth in worths.items():
             self._put(node, worth)

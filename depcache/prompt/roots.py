@@ -116,6 +116,15 @@ def tenant_of(salt: str | None, extra_key: str | None) -> str | None:
     return MARK + key if key.startswith(MARK) else key
 
 
+def owner_of(tenant: str | None) -> str:
+    """Returns the salt of a tenant, or its extra key where it has no salt; "" for everyone's."""
+    tenant = tenant or ""
+    if not tenant.startswith(MARK) or tenant.startswith(2 * MARK):
+        return tenant.removeprefix(MARK)
+    length, _, rest = tenant[1:].partition(":")
+    return rest[: int(length)]
+
+
 def adapter_of(body: Mapping[str, Any]) -> str | None:
     """The LoRA adapter that a request names, in either of SGLang's ways."""
     model, name = body.get("model"), body.get("lora_path")

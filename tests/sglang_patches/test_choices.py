@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from depcache.cache import EVICTION_POLICIES, KVTree, make_policy
-from depcache.config import Config
+from depcache.config import Config, load_config
+from depcache.errors import ConfigError
 from depcache.plan import SCHEDULERS
-from sglang_patches.choices import choose_policy, make_order
+from depcache.prompt.roots import tenant_of
+from sglang_patches.choices import choose_policy, make_order, make_shares
+from sglang_patches.requests.tenants import Namespace
 
 
 @pytest.mark.parametrize("name", sorted(EVICTION_POLICIES))
@@ -35,3 +40,41 @@ def test_every_order_but_that_of_arrival_can_be_chosen(name: str) -> None:
     order = make_order(KVTree(make_policy("lru")), config)
     assert order is not None
     assert (order.name, order.max_passed) == (name, 3)
+
+
+def test_shares_are_of_salts_and_extra_keys() -> None:
+    shares = make_shares(Config(tenant_shares={"acme": 0.3, "": 0.2, "*": 0.05}))
+    assert shares is not None
+    tree = KVTree(make_policy("lru"))
+
+    def share_of(salt: str | None, extra_key: str | None) -> float:
+        namespace = Namespace(tenant_of(salt, extra_key), adapter="some")
+        return shares.share_of(shares.key_of(tree.root(namespace)))
+
+    assert share_of("acme", None) == share_of("acme", "more") == share_of(None, "acme") == 0.3
+    assert share_of(None, None) == 0.2
+    assert share_of("acme2", None) == share_of("ac", "me") == share_of(None, "\x1f4:acme") == 0.05
+
+
+@pytest.mark.parametrize("shares", [{}, {"*": 0.0}, {"acme": 0.0}])
+def test_no_share_is_no_shares(shares: dict[str, float]) -> None:
+    assert make_shares(Config(tenant_shares=shares)) is None
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ('{"a": 0.7, "b": 0.4, "*": 1}', "add up to 1.1"),
+        ('{"a": 1.5}', "less than or equal to 1"),
+        ('{"a": -0.1}', "greater than or equal to 0"),
+        ('{"a": "much"}', "tenant_shares"),
+        ("[0.5]", "tenant_shares"),
+        ("half", "tenant_shares"),
+    ],
+)
+def test_shares_that_cannot_be_are_refused(
+    written: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEPCACHE_TENANT_SHARES", written)
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        load_config()

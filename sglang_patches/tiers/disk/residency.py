@@ -378,15 +378,13 @@ class DiskResidency(Tier):
     def describe(self) -> dict[str, Any]:
         """Sizes and counters, for the status route."""
         return {
-            "nodes": self.copies.num_nodes,
-            "cached_tokens": self.copies.num_tokens,
+            **self.copies.describe(),
             "unclaimed_values": self.found.num_values,
             "waiting_tokens": self.num_waiting,
             "waiting_requests": len(self.waits),
             "stored_tokens": self.stored,
             "loaded_tokens": self.loaded,
             "recomputed_tokens": self.recomputed,
-            "evicted_tokens": self.copies.evicted,
             **self.tier.describe(),
             "is_off": self.is_off,
         }

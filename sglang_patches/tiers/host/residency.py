@@ -44,6 +44,7 @@ class HostResidency(Tier):
 
     def __init__(self, tree: KVTree, mover: HostTier, bandwidth: Bandwidth) -> None:
         super().__init__(TierCopies(tree, HOST))
+        self.copies.victims.capacity = mover.num_tokens
         self.mover = mover
         self.dropped = 0
         self.dropped_nodes = {"no_room": 0, "no_parent": 0}
@@ -159,14 +160,12 @@ class HostResidency(Tier):
     def describe(self) -> dict[str, Any]:
         """Sizes and counters, for the status route."""
         return {
-            "nodes": self.copies.num_nodes,
-            "cached_tokens": self.copies.num_tokens,
+            **self.copies.describe(),
             "free_tokens": self.mover.num_free,
             "capacity_tokens": self.mover.num_tokens,
             "bytes_per_token": self.mover.bytes_per_token,
             **self.mover.counters,
             "dropped_tokens": self.dropped,
-            "evicted_tokens": self.copies.evicted,
         }
 
 
