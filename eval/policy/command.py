@@ -42,6 +42,7 @@ from eval.policy.policies import POLICIES
 from eval.policy.prepared import read_prepared
 from eval.policy.replay import PRIVATE_TOKENS, Outcome, ReplaySettings
 from eval.policy.report import SYNTHETIC, make_rows, make_summary, make_table, write_plot
+from eval.policy.table_streams import is_table_stream
 from eval.policy.workloads import PolicySpec, Source, list_traces
 from eval.sets import SetError
 
@@ -233,7 +234,9 @@ def find_data(args: argparse.Namespace, cache: Path) -> tuple[Path, Path | None,
     """The file of triples, the folder of the traces, and what a reader of the report must know."""
     if args.data is None:
         made = write_made_graph(cache / "made-graph.tsv")
-        return made, args.chunks, ["no --data: the graph is made up, not MetaQA"]
+        is_asked = not all(map(is_table_stream, args.workloads or SYNTHETIC))
+        notes = ["no --data: the graph is made up, not MetaQA"] if is_asked else []
+        return made, args.chunks, notes
     folder = args.data / args.graph
     graph = next((path for path in sorted(folder.glob("triples.tsv*"))), None)
     if graph is None:

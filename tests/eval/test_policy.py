@@ -24,6 +24,7 @@ from eval.policy.replay import Outcome, Replay, ReplaySettings
 from eval.policy.report import make_summary
 from eval.policy.slots import SimulatedSlots
 from eval.policy.workloads import PolicySpec, Source
+from tests.eval.tables.made import write_set
 
 NUM_REQUESTS = 60
 
@@ -260,3 +261,16 @@ def test_gains_are_means_over_cells_and_losses_are_named() -> None:
     assert summary["gain_points"] == {"lru": 15.0, "lfu": None, "pgdsf": None}
     assert summary["belady_gap_points"] == 15.0
     assert summary["below_baseline"] == ["uniform 4 GB, queue of 1: lru by 10.00"]
+
+
+def test_a_report_about_tables_alone_says_nothing_of_a_graph(tmp_path: Path) -> None:
+    for name in ("spider", "bird"):
+        write_set(tmp_path, name)
+    file = tmp_path / "report.json"
+    asked = ["policy", "--quick", "--tables", str(tmp_path), "--policies", "lru", "--jobs", "1"]
+    asked += ["--capacity-gb", "4", "--depths", "4", "--json", str(file), "--workloads"]
+    assert main([*asked, "lake:sql:6"]) == 0
+    report = json.loads(file.read_text())
+    assert report["notes"] == [] and report["rows"]
+    assert main([*asked, "lake:sql:6", "uniform", "--requests", "60", "--pool", "60"]) == 0
+    assert "made up" in json.loads(file.read_text())["notes"][0]
