@@ -84,7 +84,7 @@ def test_small_readers_are_asked_on_a_server(
     from models.tiny.trainer import Shape
 
     shape = Shape(vocab_size=512, width=32, layers=1, heads=1, step_tokens=512)
-    train(tmp_path / "run", 0.005, 0.005, shape, modes=("flat", "references"))
+    train(tmp_path / "run", 0.005, 0.005, shape, copy_steps=2, modes=("flat", "references"))
     file = tmp_path / "report.json"
     asked = ["tables", "--answers", "--models", str(tmp_path / "run"), "--json", str(file)]
     assert main([*asked, "--questions", "6", "--sets", "made_up", "more_tables"]) == 0
