@@ -235,7 +235,7 @@ def _damage_parent(tree: KVTree, node: Node) -> None:
 
 
 def _damage_queue(tree: KVTree, node: Node) -> None:
-    tree._victims.withdraw(node)
+    tree.victims.withdraw(node)
 
 
 def _damage_locks(tree: KVTree, node: Node) -> None:
