@@ -190,7 +190,7 @@ def score(
     """
     same = [is_same_query(a, each.gold) for each, a in zip(questions, answers, strict=True)]
     places = np.array([each.schema for each in questions])
-    low, high = _interval(right, places)
+    low, high = interval(right, places)
     row: dict[str, Any] = {
         "questions": len(questions),
         "schemas": len(set(places.tolist())),
@@ -206,13 +206,16 @@ def score(
     }
     if flat is not None:
         lost = flat.astype(float) - right.astype(float)
-        low, high = _interval(lost, places)
+        low, high = interval(lost, places)
         row |= {"lost": round(float(lost.mean()), 4), "lost_low": low, "lost_high": high}
     return row
 
 
-def _interval(values: np.ndarray[Any, Any], places: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """95 % of the mean, whole schemas drawn."""
+def interval(values: np.ndarray[Any, Any], places: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """95 % of the mean, by bootstrap: whole schemas are drawn.
+
+    places  the number of each value's schema
+    """
     _, groups = np.unique(places, return_inverse=True)
     sums = np.bincount(groups, values.astype(float))
     counts = np.bincount(groups)

@@ -27,13 +27,17 @@ from depcache.errors import ConfigError
 from depcache.serving.random_model import find_model
 from eval.output import about, add_output, write_report
 from eval.tables.agents import simulate_agents
+from eval.tables.agreement import measure_agreement
 from eval.tables.ahead import measure_ahead
-from eval.tables.answers import SETS, make_set, measure_answers
+from eval.tables.answers import MADE_UP, SETS, make_set, measure_answers
 from eval.tables.sets import read_sql_set
 from eval.tables.simulate import SYSTEMS, simulate
 
 NUM_QUICK = 40
 """Questions of each set with --answers --quick."""
+
+NUM_FORCED = 100
+"""Questions of the made-up set whose answers are forced, see `eval.tables.agreement`."""
 
 CHARS_PER_TOKEN = 3.6
 """What schemas have in ordinary vocabularies."""
@@ -100,7 +104,10 @@ def _run_answers(args: argparse.Namespace, started: float) -> int:
     with tempfile.TemporaryDirectory() as folder:
         rows = measure_answers(args.models, sets, Path(folder))
     print(answers_to_text(rows), file=sys.stderr)
-    report = {"better": "higher", "quality": rows}
+    asked = sets.get(MADE_UP, [])[:NUM_FORCED]
+    agreement = measure_agreement(args.models, asked) if asked else []
+    print(agreement_to_text(agreement), file=sys.stderr)
+    report = {"better": "higher", "quality": rows, "agreement": agreement}
     write_report(report | about(args, time.perf_counter() - started), args.json)
     return 0
 
@@ -117,6 +124,15 @@ def answers_to_text(rows: list[dict[str, Any]]) -> str:
             line += f"  warm as cold {row['warm_same']:.1%}"
         lines.append(line)
     return "\n".join(lines)
+
+
+def agreement_to_text(rows: list[dict[str, Any]]) -> str:
+    """How near each mode is to ordinary attention with the same weights, as a table."""
+    lines = [f"{'trained':12}{'read':18}{'KL, nats':>10}{'same, %':>9}{'whole, %':>10}"]
+    for row in rows:
+        line = f"{row['model']:12}{row['mode']:18}{row['kl']:10.3f}"
+        lines.append(f"{line}{100 * row['agree']:9.1f}{100 * row['whole']:10.1f}")
+    return "\n".join(lines) if rows else ""
 
 
 def ahead_to_text(found: dict[str, Any]) -> str:

@@ -27,11 +27,12 @@ _NUMBERS = ("INT", "REAL", "NUM", "DEC", "FLOAT", "DOUBLE", "BIGINT", "SMALLINT"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`sql` answers `text`; it has `num_joins` joins."""
+    """`sql` answers `text`; it reads `tables`, with `num_joins` joins."""
 
     text: str
     sql: str
     num_joins: int
+    tables: tuple[str, ...]
 
 
 def make_questions(
@@ -128,7 +129,7 @@ def _ask(
         if by is not None
     )
     sql = f"SELECT {', '.join(selected)} FROM {_spell(start)}{joins}{where}"
-    return Question(text, sql, len(way) - 1)
+    return Question(text, sql, len(way) - 1, tuple(table for table, _ in way))
 
 
 _SHOWN = (

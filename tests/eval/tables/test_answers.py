@@ -95,6 +95,9 @@ def test_small_readers_are_asked_on_a_server(
         assert row["questions"] == 6 and 0 <= row["low"] <= row["executes"] <= row["high"] <= 1
         assert ("warm_same" in row) == (row["model"] == row["mode"] != "flat")
     assert found["references", "references", "more_tables"]["warm_same"] == 1.0
+    agreement = json.loads(file.read_text())["agreement"]
+    assert [row["mode"] for row in agreement][: len(SEES)] == list(SEES)
+    assert {row["model"] for row in agreement} == {"references"}
     assert "lost against flat" in capsys.readouterr().err
 
 
