@@ -10,9 +10,10 @@
     answers   whether they are those of one server alone
     killed    one server is killed while requests run: how many are lost, how many are wrong
     shared_disk  what a server computes of what another on the same disk folder was asked before
+    heard     how many seconds after a request a picker knows what the server holds now
 
-The servers are real, with a pool that holds a few of the entities. No time is measured. SMG is the
-package `smg`, in an environment of its own; without `--smg` only `shared_disk` is measured.
+The servers are real, with a pool that holds a few of the entities. SMG is the package `smg`, in an
+environment of its own; without `--smg` only `shared_disk` and `heard` are measured.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from depcache.serving.launch import require_sglang
 from depcache.serving.random_model import find_model, is_trained
 from depcache.serving.tiny import TINY_NAME
 from eval.fleet.drive import ask_all, num_answered
+from eval.fleet.heard import measure_heard
 from eval.fleet.requests import make_requests
 from eval.fleet.router import pick, route, smg_version
 from eval.fleet.shared_disk import measure_shared_disk
@@ -51,6 +53,7 @@ POLICIES = {
 """Our name -> SMG's policy, and whether requests have their keys."""
 
 NUM_COMPARED, ANSWER_TOKENS = 60, 12
+NUM_BEFORE, NUM_HEARD, NUM_HEARD_QUICK = 120, 60, 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,6 +90,12 @@ def run(args: argparse.Namespace) -> int:
         with err.status("one disk folder"):
             requests = make_requests(NUM_COMPARED, 2, num_entities=args.graph, seed=args.seed + 2)
             report["shared_disk"] = measure_shared_disk(setup, requests, folder)
+        with err.status("root events"):
+            number = NUM_HEARD_QUICK if args.quick else NUM_HEARD
+            requests = make_requests(
+                NUM_BEFORE + number, 2, num_entities=args.graph, seed=args.seed + 3
+            )
+            report["heard"] = measure_heard(setup, requests, folder, num_timed=number)
         if version is not None:
             with _servers(setup, args.servers, folder) as servers:
                 with err.status("routing") as status:
