@@ -24,7 +24,6 @@ MAX_SYSTEMS = 64
 MAX_COUNTED = 4096
 """Nodes that one call counts, about: each takes a fraction of a microsecond."""
 
-
 MAX_NODES = 4096
 """Nodes that are counted of one root, about: of one with more it is told that it holds so many."""
 

@@ -122,16 +122,15 @@ class FairQueue(VictimQueue):
             queue.revalue()
 
     def pop(self) -> tuple[float, Node] | None:
-        best: tuple[float, Node] | None = None
-        for key in self._over():
-            found = self._queues[key].peek() if key in self._queues else None
-            if found is not None and (best is None or found[0] < best[0]):
-                best = found
-        if best is None and (best := self.peek()) is not None:
-            self.num_within += best[1].num_tokens
-        if best is not None:
-            self.withdraw(best[1])
-        return best
+        queues = [self._queues[key] for key in self._over() if key in self._queues]
+        worths = [(found[0], at) for at, each in enumerate(queues) if (found := each.peek())]
+        if worths:
+            found = queues[min(worths)[1]].pop()
+        elif (found := super().pop()) is not None:
+            self.num_within += found[1].num_tokens
+        if found is not None:
+            self.withdraw(found[1])
+        return found
 
     def _over(self) -> list[Hashable]:
         """Tenants that hold more than their share."""

@@ -32,7 +32,7 @@ class VictimQueue:
     needs no scan of the queue: what it protects is put back with its new worth. A worth that
     shrank must be offered again.
 
-    capacity    tokens that the tier can hold; 0 where it is not known
+    capacity    tokens that the tier can hold, where somebody has said so
     num_within  tokens of victims whose tenant had no more than its share, see `FairQueue`
     """
 

@@ -246,6 +246,8 @@ class DiskResidency(Tier):
             if DISK not in node.copies:
                 self.copies.add(node, ref, is_borrowed=not self.tier.owns(ref))
                 self.stored += node.num_tokens
+                victims = self.copies.victims  # whose shares are of the most that was ever stored
+                victims.capacity = max(victims.capacity, self.copies.num_tokens)
             else:
                 self.tier.delete(ref)
 

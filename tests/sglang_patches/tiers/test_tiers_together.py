@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from depcache.cache import Node
+from depcache.cache import Node, Shares
 from depcache.cache.radix import to_key, to_tokens
 from depcache.plan import SegmentTable, match_segments
 from sglang_patches.tiers.disk.value import Entry
@@ -28,6 +28,14 @@ pytestmark = pytest.mark.sglang
 @pytest.mark.parametrize("seed", range(8))
 def test_every_row_in_every_tier_is_the_one_of_its_path(tmp_path: Path, seed: int) -> None:
     world = run(tmp_path, f"together {seed}", seed, 250)
+    world.disk.tier.close(5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_same_with_shares_of_tenants(tmp_path: Path, seed: int) -> None:
+    """What tenants hold of each tier is counted right after every operation, see `check_tree`."""
+    shares = Shares({"salt": 0.4}, 0.1, lambda namespace: namespace.tenant or "")
+    world = run(tmp_path, f"shares {seed}", seed, 250, shares)
     world.disk.tier.close(5)
 
 
@@ -51,11 +59,13 @@ def test_the_operations_reach_the_disk_and_come_back(tmp_path: Path) -> None:
     assert threading.active_count() < 50
 
 
-def make_world(folder: Path, name: str) -> World:
+def make_world(
+    folder: Path, name: str, disk_bytes: int = 1 << 30, shares: Shares | None = None
+) -> World:
     """A world in which nothing happens by itself."""
     BEHAVIOUR[name] = Behaviour()
     (folder / "values").mkdir(parents=True, exist_ok=True)
-    world = World(folder, name, 1, 1 << 30)
+    world = World(folder, name, 1, disk_bytes, shares)
     world.mover.pauses_s = (0.0,)
     return world
 
@@ -85,6 +95,30 @@ def test_a_tail_goes_to_host_memory_and_never_to_disk(tmp_path: Path) -> None:
     assert {*tail.copies} == {"host"}
     assert world.disk.tier.num_values == 1
     assert world.disk.num_waiting == 0
+    world.disk.tier.close(5)
+
+
+@pytest.mark.parametrize("has_share", [True, False])
+def test_the_disk_keeps_what_a_share_promises(tmp_path: Path, has_share: bool) -> None:
+    shares = Shares({"salt": 0.4} if has_share else {"": 0.1}, 0.0, lambda n: n.tenant or "")
+    world = make_world(tmp_path, f"share {has_share}", 6_000, shares)
+
+    def to_disk(tenant: int, first: int) -> Node:
+        node = cache(world, [first, 1, 2], identity=IDENTITIES[tenant])
+        world.disk.write_all()
+        world.check_at_rest()
+        for slots in world.tree.tiers.evict(world.tree, DEVICE_TOKENS):
+            world.free |= set(slots.tolist())
+        world.check_at_rest()
+        assert world.host.make_room(HOST_TOKENS)
+        return node
+
+    kept = [to_disk(1, first) for first in (100, 101)]
+    assert all("disk" in node.copies for node in kept)
+    for number in range(40):
+        to_disk(0, 200 + number)
+    assert world.disk.copies.evicted > 0
+    assert all("disk" in node.copies for node in kept) == has_share
     world.disk.tier.close(5)
 
 

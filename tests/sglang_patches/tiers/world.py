@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from depcache.cache import KVTree, Node, make_policy
+from depcache.cache import KVTree, Node, Shares, make_policy
 from depcache.cache.invariants import check_tree
 from depcache.cache.node import TAIL_MARK
 from depcache.cache.radix import to_key, to_tokens
@@ -62,7 +62,10 @@ class SlowHost(HostTier):
 class World:
     """One cache with all its tiers, and the operations that a server does on it."""
 
-    def __init__(self, folder: Path, mood: str, seed: int, disk_bytes: int) -> None:
+    def __init__(
+        self, folder: Path, mood: str, seed: int, disk_bytes: int, shares: Shares | None = None
+    ) -> None:
+        self.shares = shares
         self.rng = random.Random(seed)
         self.folder, self.mood, self.disk_bytes = folder, mood, disk_bytes
         self.held: list[Node] = []
@@ -74,7 +77,7 @@ class World:
     def start(self) -> None:
         """A new process: nothing is known but what is on disk."""
         policy = self.rng.choice(["lru", "lacr", "gdsf"])
-        self.tree = KVTree(make_policy(policy))
+        self.tree = KVTree(make_policy(policy), shares=self.shares)
         self.free = set(range(1, DEVICE_TOKENS + 1))
         self.held.clear()
         self.mover = SlowHost(self.pool, HOST_TOKENS * self.num_bytes)
@@ -306,11 +309,13 @@ OPERATIONS = {
 }
 
 
-def run(folder: Path, mood: str, seed: int, num_operations: int) -> World:
+def run(
+    folder: Path, mood: str, seed: int, num_operations: int, shares: Shares | None = None
+) -> World:
     BEHAVIOUR[mood] = Behaviour()
     (folder / "values").mkdir(parents=True)
     disk_bytes = 1 << 30 if seed % 2 else 6_000  # a few dozen tokens
-    world = World(folder, mood, seed, disk_bytes)
+    world = World(folder, mood, seed, disk_bytes, shares)
     names, weights = list(OPERATIONS), list(OPERATIONS.values())
     try:
         for _ in range(num_operations):
