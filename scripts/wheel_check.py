@@ -42,12 +42,16 @@ assert scores.argmax() == 1, scores
 """
 # No server is alive here: the picker starts, and says so with a status of 503.
 PICKED = """
-import subprocess, time, httpx
-with subprocess.Popen(['depcache', 'picker', 'http://127.0.0.1:9', '--port', '30197']) as picker:
+import socket, subprocess, time, httpx
+with socket.socket() as free:
+    free.bind(('127.0.0.1', 0))
+    port = free.getsockname()[1]
+command = ['depcache', 'picker', 'http://127.0.0.1:9', '--port', str(port)]
+with subprocess.Popen(command) as picker:
     for _ in range(100):
         time.sleep(0.2)
         try:
-            told = httpx.get('http://127.0.0.1:30197/health').status_code
+            told = httpx.get('http://127.0.0.1:%d/health' % port).status_code
             break
         except httpx.ConnectError:
             told = None

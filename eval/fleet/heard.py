@@ -51,7 +51,7 @@ def measure_heard(
             before = client.status()["cache"]["evicted_tokens"]
             for request in requests[-num_timed:]:
                 held = dict(listener.roots)
-                ask_all(server.url, [request], answer_tokens=1)
+                client.chat(request.messages, max_tokens=1, **request.extra_body)
                 late.append(_until_still(listener))
                 gone += len(held.keys() - listener.roots.keys())
             evicted = client.status()["cache"]["evicted_tokens"] - before

@@ -14,7 +14,7 @@ from pathlib import Path
 from depcache.prompt.tokenization import PromptTokenizer
 from eval.policy.prepared import Prepared
 from eval.tables.prompts import KINDS, choose, read_form
-from eval.tables.sets import PARTS, read_sql_set
+from eval.tables.sets import PARTS, file_of, read_sql_set
 
 SYSTEM = "Write the SQL that answers the question."
 
@@ -26,9 +26,8 @@ def is_table_stream(kind: str) -> bool:
 
 def files_of(folder: Path, kind: str) -> list[Path]:
     """The files that a stream is made of."""
-    folder = folder / "sql" if (folder / "sql").is_dir() else folder
     return [
-        folder / f"{part}_{name}.jsonl"
+        file_of(folder, part, name)
         for part in PARTS[read_form(kind).set_name]
         for name in ("schemas", "questions")
     ]

@@ -51,6 +51,18 @@ def interval(values: npt.ArrayLike, seed: int = 0) -> tuple[float, float]:
     return float(found.low), float(found.high)
 
 
+def group_interval(values: npt.ArrayLike, groups: npt.ArrayLike) -> tuple[float, float]:
+    """95 % of the mean, by bootstrap over groups: values of one group are not independent.
+
+    groups  of each value, by numbers
+    """
+    _, numbers = np.unique(groups, return_inverse=True)
+    sums, counts = np.bincount(numbers, np.asarray(values, float)), np.bincount(numbers)
+    drawn = np.random.default_rng(0).integers(len(sums), size=(NUM_RESAMPLES, len(sums)))
+    low, high = np.quantile(sums[drawn].sum(1) / counts[drawn].sum(1), (0.025, 0.975))
+    return round(float(low), 4), round(float(high), 4)
+
+
 @cache
 def _rouge() -> Any:
     from rouge_score.rouge_scorer import RougeScorer

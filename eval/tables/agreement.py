@@ -23,8 +23,12 @@ from depcache.tables.catalog import Catalog
 from depcache.tables.seen import SEES
 from depcache.training.examples import Example
 from depcache.training.packing import make_row
-from depcache.training.samples import IGNORED, Attention, Encoder, Sample
-from eval.tables.answers import Asked, interval
+from depcache.training.samples import IGNORED, Encoder, Sample
+from eval.quality.scores import group_interval
+from eval.tables.answers import Asked
+
+ALL = "all"
+"""Ordinary attention over the tokens of a mode, in its order."""
 
 ABSENT = "absent"
 OPEN = "references, open"
@@ -47,22 +51,23 @@ class Forced:
             folder, dtype=torch.float32, attn_implementation="eager"
         ).eval()
 
-    def encode(
-        self, asked: Asked, catalog: Catalog, attention: Attention, sees: str = "references"
-    ) -> Sample:
-        """The prompt over these tables with the gold answer behind it."""
-        encoder = Encoder(self.tokenizer, attention, ("tree",), max_tokens=1 << 20, sees=sees)
+        self._encoders = {
+            mode: Encoder(self.tokenizer, "dependency", ("tree",), sees=mode) for mode in SEES
+        }
+        self._encoders[ALL] = Encoder(self.tokenizer, "deduplicated", ("tree",))
+
+    def encode(self, asked: Asked, catalog: Catalog, mode: str) -> Sample:
+        """The prompt over these tables with the gold answer behind it; `mode` may be `ALL`."""
         # A blank stands before every word, see `models.tiny.tokenizer`.
         example = Example(asked.question.text, (), f" {asked.gold}", tables=tuple(catalog))
-        return encoder.encode(example)
+        return self._encoders[mode].encode(example)
 
     def hidden_ranges(
         self, asked: Asked, catalog: Catalog, absent: Sequence[str]
     ) -> list[tuple[int, int]]:
         """Where the tokens of `absent` tables are in the prompt over all of `catalog`."""
-        encoder = Encoder(self.tokenizer, "dependency", ("tree",), sees="references")
         example = Example(asked.question.text, (), "-", tables=tuple(catalog))
-        structure = encoder.prompt(example, "tree").forest.structure
+        structure = self._encoders["references"].prompt(example, "tree").forest.structure
         order = catalog.references.sort(catalog.names)
         return [
             (int(structure.starts[row]), int(structure.starts[row] + structure.lens[row]))
@@ -110,7 +115,7 @@ def measure_agreement(
             continue
         model = Forced(models / name)
         # The order of the tables is that of the references in every mode, so one is enough.
-        flat = [model.logits(model.encode(q, q.catalog, "deduplicated")) for q in questions]
+        flat = [model.logits(model.encode(each, each.catalog, ALL)) for each in questions]
         for mode in SEES:
             found = _compare(model, questions, mode, flat)
             rows.append({"model": name, "mode": mode, **found})
@@ -125,7 +130,7 @@ def measure_agreement(
 def _compare(
     model: Forced, questions: Sequence[Asked], mode: str, flat: Sequence[Logits]
 ) -> dict[str, Any]:
-    samples = [model.encode(each, each.catalog, "dependency", mode) for each in questions]
+    samples = [model.encode(each, each.catalog, mode) for each in questions]
     near = [_near(model.logits(s), its, s) for s, its in zip(samples, flat, strict=True)]
     return _summary(near, questions)
 
@@ -146,10 +151,10 @@ def _compare_open(
         asked_open.append(asked)
         here = Catalog(table for table in asked.catalog if table.name in prompt)
         all_of_it = Catalog(table for table in asked.catalog if table.name in closed)
-        sample = model.encode(asked, here, "dependency")
-        flat = model.logits(model.encode(asked, here, "deduplicated"))
+        sample = model.encode(asked, here, "references")
+        flat = model.logits(model.encode(asked, here, ALL))
         found[OPEN].append(_near(model.logits(sample), flat, sample))
-        sample = model.encode(asked, all_of_it, "dependency")
+        sample = model.encode(asked, all_of_it, "references")
         hidden = model.hidden_ranges(asked, all_of_it, absent)
         found[ABSENT].append(_near(model.logits(sample, hidden), flat, sample))
     return {mode: _summary(each, asked_open) for mode, each in found.items() if each}
@@ -157,23 +162,20 @@ def _compare_open(
 
 def _near(found: Logits, flat: Logits, sample: Sample) -> tuple[float, float, float]:
     """Mean KL from ordinary attention, share of equal tokens, whether the whole answer is right."""
+    from scipy.special import log_softmax
+
     gold = sample.labels[sample.labels != IGNORED]
-    mine, its = _log_softmax(found), _log_softmax(flat)
+    mine, its = log_softmax(found, axis=1), log_softmax(flat, axis=1)
     kl = float((np.exp(its) * (its - mine)).sum(1).mean())
     agree = float((found.argmax(1) == flat.argmax(1)).mean())
     return kl, agree, float((found.argmax(1) == gold).all())
-
-
-def _log_softmax(logits: Logits) -> Logits:
-    shifted = logits - logits.max(1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
 
 
 def _summary(
     found: Sequence[tuple[float, float, float]], questions: Sequence[Asked]
 ) -> dict[str, Any]:
     kl, agree, whole = np.array(found).T
-    low, high = interval(whole, np.array([asked.schema for asked in questions]))
+    low, high = group_interval(whole, [asked.schema for asked in questions])
     return {
         "questions": len(found),
         "kl": round(float(kl.mean()), 4),

@@ -22,20 +22,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from depcache.client.client import Client
 from depcache.prompt.render import DEFAULT_TABLE_SYSTEM, render_rows
 from depcache.tables.catalog import Catalog
 from depcache.tables.render import HEADING, render_tables
 from depcache.tables.seen import SEES
-from eval.quality.scores import NUM_RESAMPLES
+from eval.quality.scores import group_interval
 from eval.servers import serve
 from eval.sets import read_rows
 from eval.tables.execution import Database, is_same_query, select_alike
-from eval.tables.sets import declarations_of
+from eval.tables.sets import declarations_of, file_of
 from models.tiny.schemas import Schema, make_schema, schema_of
 from models.tiny.sql_questions import MAX_JOINS, Question, make_questions
 from models.tiny.stages import BASE, ORDINARY, TABLE_MODES
+
+Flags = NDArray[np.bool_]
+"""Whether each answer is right."""
 
 MADE_UP = "made_up"
 REAL_SETS = ("spider", "bird")
@@ -95,8 +99,7 @@ def _schemas(name: str, rng: random.Random, data: Path | None) -> Iterator[Schem
     if name in REAL_SETS:
         if data is None:
             return
-        folder = data / "sql" if (data / "sql").is_dir() else data
-        rows = read_rows(folder / f"{name}_schemas.jsonl", ("db_id", "tables", "foreign_keys"))
+        rows = read_rows(file_of(data, name, "schemas"), ("db_id", "tables", "foreign_keys"))
         real = [declarations_of(row) for _, row in rows]
         real = [each for each in real if _MIN_TABLES <= len(each) <= _MAX_TABLES]
         rng.shuffle(real)
@@ -142,46 +145,60 @@ def measure_answers(
 
     models  a folder of `models.tiny.train_tables`: those of its models that are there are asked
     """
-    flat: dict[str, Any] = {}
+    flat: dict[str, Flags] = {}
     rows: list[dict[str, Any]] = []
-    for model in (
-        name for name in (ORDINARY, BASE, *SEES) if (models / name / "config.json").exists()
-    ):
+    for model in (ORDINARY, BASE, *SEES):
+        if not (models / model / "config.json").exists():
+            continue
         log_file = log_folder / f"{model}.log"
         with (
             serve(str(models / model), log_file, pool_tokens=POOL_TOKENS, settings={}) as url,
             Client(url) as client,
         ):
-            own = ORDINARY if model == BASE else model
-            for mode in TABLE_MODES:
-                for name, questions in sets.items():
-                    if not questions or (mode != own and name != MADE_UP):
-                        continue
-                    answers = ask_all(client, mode, questions, f"{name} {mode}")
-                    right = np.array(
-                        [
-                            select_alike(each.databases, answer, each.gold)
-                            for each, answer in zip(questions, answers, strict=True)
-                        ]
-                    )
-                    if model == mode == ORDINARY:
-                        flat[name] = right
-                    row: dict[str, Any] = {"model": model, "mode": mode, "set": name}
-                    row |= score(questions, answers, right, flat.get(name))
-                    if mode == own and mode != ORDINARY:
-                        # Now all is cached that this prompt shares with any other.
-                        again = ask_all(client, mode, questions[::-1], f"{name} {mode}")[::-1]
-                        same = [a == b for a, b in zip(answers, again, strict=True)]
-                        row["warm_same"] = round(float(np.mean(same)), 4)
-                    rows.append(row)
+            rows += _measure_model(client, model, sets, flat)
     return rows
+
+
+def _measure_model(
+    client: Client, model: str, sets: dict[str, list[Asked]], flat: dict[str, Flags]
+) -> Iterator[dict[str, Any]]:
+    """The rows of one model.
+
+    flat  what ordinary attention answers rightly, by set; the first model adds it
+    """
+    own = ORDINARY if model == BASE else model
+    asked = [
+        (mode, name, questions)
+        for mode in TABLE_MODES
+        for name, questions in sets.items()
+        if questions and (mode == own or name == MADE_UP)
+    ]
+    for mode, name, questions in asked:
+        salt = f"{name} {mode}"
+        answers = ask_all(client, mode, questions, salt)
+        right = np.array(
+            [
+                select_alike(each.databases, answer, each.gold)
+                for each, answer in zip(questions, answers, strict=True)
+            ]
+        )
+        if model == mode == ORDINARY:
+            flat[name] = right
+        row: dict[str, Any] = {"model": model, "mode": mode, "set": name}
+        row |= score(questions, answers, right, flat.get(name))
+        if mode == own != ORDINARY:
+            # Now all is cached that this prompt shares with any other.
+            again = ask_all(client, mode, questions[::-1], salt)[::-1]
+            same = [a == b for a, b in zip(answers, again, strict=True)]
+            row["warm_same"] = round(float(np.mean(same)), 4)
+        yield row
 
 
 def score(
     questions: Sequence[Asked],
     answers: Sequence[str],
-    right: np.ndarray[Any, np.dtype[np.bool_]],
-    flat: np.ndarray[Any, np.dtype[np.bool_]] | None,
+    right: Flags,
+    flat: Flags | None,
 ) -> dict[str, Any]:
     """What a row says. Intervals are of 95 %, by bootstrap over schemas.
 
@@ -190,7 +207,7 @@ def score(
     """
     same = [is_same_query(a, each.gold) for each, a in zip(questions, answers, strict=True)]
     places = np.array([each.schema for each in questions])
-    low, high = interval(right, places)
+    low, high = group_interval(right, places)
     row: dict[str, Any] = {
         "questions": len(questions),
         "schemas": len(set(places.tolist())),
@@ -206,20 +223,6 @@ def score(
     }
     if flat is not None:
         lost = flat.astype(float) - right.astype(float)
-        low, high = interval(lost, places)
+        low, high = group_interval(lost, places)
         row |= {"lost": round(float(lost.mean()), 4), "lost_low": low, "lost_high": high}
     return row
-
-
-def interval(values: np.ndarray[Any, Any], places: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """95 % of the mean, by bootstrap: whole schemas are drawn.
-
-    places  the number of each value's schema
-    """
-    _, groups = np.unique(places, return_inverse=True)
-    sums = np.bincount(groups, values.astype(float))
-    counts = np.bincount(groups)
-    drawn = np.random.default_rng(0).integers(len(sums), size=(NUM_RESAMPLES, len(sums)))
-    means = sums[drawn].sum(1) / counts[drawn].sum(1)
-    low, high = np.quantile(means, (0.025, 0.975))
-    return round(float(low), 4), round(float(high), 4)

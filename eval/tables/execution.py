@@ -37,7 +37,7 @@ class Database:
                 values = [made_up_value(drawn, column) for _ in range(_NUM_VALUES)]
                 self._values[each.name, column.name] = values
         rng = random.Random(seed)
-        keys = {(each.target, each.key): each for each in schema.references}
+        keys = {(each.target, each.key) for each in schema.references}
         links = {(each.source, each.column): each for each in schema.references}
         # Keys of one table are those of no other, so a wrong join finds nothing.
         ranges = {name: 100 * number for number, name in enumerate(schema.nouns, 1)}
@@ -45,7 +45,7 @@ class Database:
         quote = FORMS["ddl"].quote
         for each in schema.declarations:
             names = [column.name for column in each.columns]
-            columns = ", ".join(f"{quote(name)}" for name in names)
+            columns = ", ".join(map(quote, names))
             self._connection.execute(f"CREATE TABLE {quote(each.table)} ({columns})")
             for number in range(NUM_ROWS):
                 cells = []

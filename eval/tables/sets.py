@@ -97,15 +97,20 @@ def words_of(text: str) -> frozenset[str]:
     )
 
 
+def file_of(folder: Path, part: str, kind: str) -> Path:
+    """The file of a set: its `schemas` or its `questions`."""
+    folder = folder / "sql" if (folder / "sql").is_dir() else folder
+    return folder / f"{part}_{kind}.jsonl"
+
+
 def read_sql_set(folder: Path, name: str) -> SqlSet:
     """The set of that name. Raises SetError where it is not there, or a file is none of a set."""
     if name not in PARTS:
         raise SetError(f"{name!r} is no set of tables: use {', '.join(PARTS)}")
-    folder = folder / "sql" if (folder / "sql").is_dir() else folder
     schemas: dict[str, list[tuple[Table, frozenset[str]]]] = {}
     questions: list[SqlQuestion] = []
     for part in PARTS[name]:
-        file = folder / f"{part}_schemas.jsonl"
+        file = file_of(folder, part, "schemas")
         for number, row in read_rows(file, ("db_id", "tables", "foreign_keys")):
             try:
                 # The last of two databases with one name counts: both sets have `formula_1`.
@@ -115,7 +120,7 @@ def read_sql_set(folder: Path, name: str) -> SqlSet:
     words = {table.name: said for found in schemas.values() for table, said in found}
     for part in PARTS[name]:
         needed = ("db_id", "question", "gold_tables")
-        for _, row in read_rows(folder / f"{part}_questions.jsonl", needed):
+        for _, row in read_rows(file_of(folder, part, "questions"), needed):
             gold = (f"{row['db_id']}.{table}" for table in row["gold_tables"])
             questions.append(
                 SqlQuestion(

@@ -21,6 +21,10 @@ from models.tiny.styles import Styles
 from models.tiny.worlds import make_examples
 
 COPY_LEN = 64  # two of them fill a row
+
+COPY_SHARE = 0.04
+"""The share of copying in the rows of every stage."""
+
 LAYOUTS: tuple[Layout, ...] = ("tree", "tree", "staggered", "sequential")
 _EXAMPLES_SHARE = 0.4  # of the questions are from the given examples
 _CHUNK = 256  # examples that are packed together
@@ -40,6 +44,14 @@ def copy_rows(
             labels[:COPY_LEN] = IGNORED
             samples.append(Sample(tokens, np.arange(num), np.full(num, num), 0, labels))
         yield make_row(samples)
+
+
+def with_copies(rows: Iterator[Row], vocab_size: int, seed: int, row_tokens: int) -> Iterator[Row]:
+    """The rows, some copying among them: tokens that few names hold fade else."""
+    copies = copy_rows(vocab_size, np.random.default_rng(seed), row_tokens)
+    rng = random.Random(seed)
+    while True:
+        yield next(copies if rng.random() < COPY_SHARE else rows)
 
 
 def question_rows(

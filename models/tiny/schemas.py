@@ -80,12 +80,7 @@ def _star(rng: random.Random, num: int) -> Edges:
 
 def _bridge(rng: random.Random, num: int) -> Edges:
     """Every second table joins the two beside it."""
-    return [
-        (at, other)
-        for at in range(1, num, 2)
-        for other in (at - 1, at + 1 if at + 1 < num else at - 1)
-        if other < num and (at, other) != (at, at)
-    ]
+    return [(at, other) for at in range(1, num, 2) for other in (at - 1, at + 1) if other < num]
 
 
 def _joins(rng: random.Random, num: int) -> Edges:
@@ -155,7 +150,7 @@ def make_schema(
     attributes: dict[str, tuple[Column, ...]] = {}
     declarations: list[Declaration] = []
     for at, (name, key) in enumerate(zip(names, keys, strict=True)):
-        taken = {key.lower()}
+        taken = set(RESERVED) | {key.lower()}
         own: list[Reference] = []
         for target in (target for source, target in edges if source == at):
             ways = [reference_name]
@@ -164,36 +159,16 @@ def make_schema(
             for way in ways:
                 role = rng.choice(words[f"{part}role"]) if way == "role" else ""
                 column = spell((role or way.format(nouns[target])).split("-"))
-                if column.lower() not in taken and column.lower() not in RESERVED:
-                    taken.add(column.lower())
+                if _take(column, taken):
                     own.append(Reference(name, column, names[target], keys[target], _phrase(role)))
-        found: list[Column] = []
-        for _ in range(rng.randint(*_NUM_COLUMNS)):
-            kind = rng.choice(("text", "number"))
-            word = rng.choice(words[part + kind])
-            if rng.random() < _COMMON_SHARE:
-                word, kind = rng.choice(common)
-            column = spell(word.split("-"))
-            if column.lower() not in taken:
-                taken.add(column.lower())
-                found.append(Column(column, rng.choice(words[f"type_{kind}"])))
-        attributes[name] = tuple(found)
+        attributes[name] = _draw_attributes(rng, part, common, spell, taken)
         references += own
-        columns = [*(Column(each.column, "INTEGER") for each in own), *found]
+        columns = [*(Column(each.column, "INTEGER") for each in own), *attributes[name]]
         rng.shuffle(columns)
-        declarations.append(
-            Declaration(
-                "",
-                name,
-                (Column(key, "INTEGER"), *columns),
-                (key,),
-                tuple(
-                    ForeignKey((each.column,), "", each.target, (each.key,))
-                    for each in own
-                    if is_declared
-                ),
-            )
-        )
+        declared = own if is_declared else ()
+        foreign_keys = (ForeignKey((by.column,), "", by.target, (by.key,)) for by in declared)
+        columns = [Column(key, "INTEGER"), *columns]
+        declarations.append(Declaration("", name, tuple(columns), (key,), tuple(foreign_keys)))
     rng.shuffle(declarations)
     return Schema(
         tuple(declarations),
@@ -201,6 +176,38 @@ def make_schema(
         attributes,
         tuple(references),
     )
+
+
+def _draw_attributes(
+    rng: random.Random,
+    part: str,
+    common: Sequence[tuple[str, str]],
+    spell: Callable[[list[str]], str],
+    taken: set[str],
+) -> tuple[Column, ...]:
+    """Columns that are no keys; their names are taken from then on.
+
+    part    prefix of the lists of words
+    common  words that many tables of the schema have, each with `text` or `number`
+    """
+    words = _load()
+    found: list[Column] = []
+    for _ in range(rng.randint(*_NUM_COLUMNS)):
+        kind = rng.choice(("text", "number"))
+        word = rng.choice(words[part + kind])
+        if rng.random() < _COMMON_SHARE:
+            word, kind = rng.choice(common)
+        column = spell(word.split("-"))
+        if _take(column, taken):
+            found.append(Column(column, rng.choice(words[f"type_{kind}"])))
+    return tuple(found)
+
+
+def _take(name: str, taken: set[str]) -> bool:
+    """Whether a name is free; it is taken then. SQL does not care about case."""
+    is_free = name.lower() not in taken
+    taken.add(name.lower())
+    return is_free
 
 
 def schema_of(declarations: Sequence[Declaration]) -> Schema:

@@ -43,10 +43,10 @@ def make_questions(
     value_of  from a table and its column to a value, as SQL writes it
     """
     graph = nx.MultiGraph()
-    graph.add_nodes_from(name for name in schema.nouns if schema.attributes[name])
+    askable = [name for name in schema.nouns if schema.attributes[name]]
+    graph.add_nodes_from(askable)
     for each in schema.references:
         graph.add_edge(each.source, each.target, reference=each)
-    askable = [name for name in schema.nouns if schema.attributes[name]]
     found: dict[str, Question] = {}
     for _ in range(3 * number):
         if len(found) == number or not askable:

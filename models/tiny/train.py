@@ -30,7 +30,7 @@ import argparse
 import ctypes
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,11 @@ from depcache.prompt.render import DEFAULT_SYSTEM
 from depcache.training.examples import Example, read_examples
 from depcache.training.packing import Row
 from depcache.training.samples import Attention
-from models.tiny.rows import COPY_LEN, copy_rows, question_rows
+from models.tiny.rows import COPY_LEN, copy_rows, question_rows, with_copies
 from models.tiny.stages import BASE, SELF_ATTENTION, TINY, cycle_name
 from models.tiny.tokenizer import make_tokenizer
 from models.tiny.trainer import (
+    MAX_LEN,
     Shape,
     Trainer,
     add_shape_arguments,
@@ -56,7 +57,6 @@ from models.tiny.trainer import (
 from models.tiny.worlds import make_examples
 
 SEED = 20261121
-MAX_LEN = 8192
 STAGE_SHARES = {"copy": 0.02, "base": 0.43, "dependency": 0.55}
 """Each stage's share of the time."""
 
@@ -80,9 +80,6 @@ NUM_QUESTIONS = {"base": 6, "dependency": 16, "control": 16}
 
 FLAT_SHARE = 0.25
 """The share of flat prompts in the rows of the stage `dependency`."""
-
-COPY_SHARE = 0.04
-"""The share of copying in the rows of every stage."""
 
 _REUSE = 3  # times that a row is trained on, on average
 _CHECK_ROWS = 16
@@ -156,7 +153,7 @@ def train(
         trainer.load(source)
     elif not is_begun:
         copies = copy_rows(shape.vocab_size, np.random.default_rng(seed))
-        num_copies = max(1, shape.step_tokens // (4 * COPY_LEN))
+        num_copies = shape.num_rows(4 * COPY_LEN)
         phases = [(1.0, num_copies, copies)]
         trainer.run("copy", phases, STAGE_SHARES["copy"] * seconds, has_muon=False)
     names = [] if source else [cycle_name(BASE, cycle + 1) for cycle in range(num_base_cycles)]
@@ -208,7 +205,7 @@ def _train_stage(
     phases = [
         (
             share,
-            max(1, trainer.shape.step_tokens // row_tokens),
+            trainer.shape.num_rows(row_tokens),
             _stage_rows(
                 stage,
                 tokenizer,
@@ -237,18 +234,14 @@ def _train_stage(
 def _stage_rows(
     stage: str, tokenizer: Any, seed: int, *, row_tokens: int, **settings: Any
 ) -> Iterator[Row]:
-    """What a stage is trained on, some copying among it: tokens that few names hold fade else."""
+    """What a stage is trained on."""
     settings["row_tokens"] = row_tokens
-    copies = copy_rows(len(tokenizer), np.random.default_rng(seed), row_tokens)
     flat = question_rows(tokenizer, "flat", seed, **settings)
     trees = question_rows(tokenizer, "dependency", seed + 100, **settings)
     flat_share = FLAT_SHARE if stage == "dependency" else 1.0
-    rng = random.Random(seed)
-    while True:
-        if rng.random() < COPY_SHARE:
-            yield next(copies)
-        else:
-            yield next(flat if rng.random() < flat_share else trees)
+    rng = random.Random(seed + 1)
+    questions = (next(flat if rng.random() < flat_share else trees) for _ in count())
+    return with_copies(questions, len(tokenizer), seed, row_tokens)
 
 
 def _keep_memory() -> None:

@@ -33,18 +33,23 @@ from depcache.tables.render import HEADING
 from depcache.tables.seen import DEFAULT_SEES, SEES
 from depcache.training.packing import Row
 from depcache.training.samples import Attention
-from models.tiny.rows import COPY_LEN, copy_rows, schema_rows
+from models.tiny.rows import COPY_LEN, copy_rows, schema_rows, with_copies
 from models.tiny.sql_questions import make_examples
 from models.tiny.stages import BASE, TABLE_MODES
 from models.tiny.tokenizer import make_tokenizer
-from models.tiny.trainer import Shape, Trainer, add_shape_arguments, make_network, read_shape
+from models.tiny.trainer import (
+    MAX_LEN,
+    Shape,
+    Trainer,
+    add_shape_arguments,
+    make_network,
+    read_shape,
+)
 
 SEED = 20261128
-MAX_LEN = 8192
 COPY_STEPS = 600
 """Steps of the stage `copy`: by then the loss is below 0.001, on any machine."""
 
-_COPY_SHARE = 0.04  # of the rows
 _REUSE = 3
 _CHECK_ROWS = 16
 _HELD_OUT = 1_000_003  # added to the seed: schemas that training never sees
@@ -92,7 +97,7 @@ def train(
     trainer = Trainer(network, shape, out / "log.jsonl", is_compiled=is_compiled)
     if not is_begun:
         copies = copy_rows(shape.vocab_size, np.random.default_rng(seed))
-        phases = [(1.0, max(1, shape.step_tokens // (4 * COPY_LEN)), copies)]
+        phases = [(1.0, shape.num_rows(4 * COPY_LEN), copies)]
         trainer.run("copy", phases, 0.0, max_steps=copy_steps, has_muon=False)
         _run(trainer, BASE, tokenizer, _BASE_PHASES, 60 * minutes, seed)
         network.save_pretrained(out / BASE)
@@ -120,7 +125,7 @@ def _run(
     phases = [
         (
             share,
-            max(1, trainer.shape.step_tokens // row_tokens),
+            trainer.shape.num_rows(row_tokens),
             _with_copies(stage, tokenizer, seed + number, row_tokens, sizes),
         )
         for number, (share, row_tokens, sizes) in enumerate(lengths)
@@ -139,9 +144,6 @@ def _rows(stage: str, tokenizer: Any, seed: int, **settings: Any) -> Iterator[Ro
 def _with_copies(
     stage: str, tokenizer: Any, seed: int, row_tokens: int, sizes: tuple[int, int]
 ) -> Iterator[Row]:
-    """Rows of a stage, some copying among them: tokens that few names hold fade else."""
-    rng = np.random.default_rng(seed)
-    copies = copy_rows(len(tokenizer), rng, row_tokens)
     rows = _rows(
         stage,
         tokenizer,
@@ -151,8 +153,7 @@ def _with_copies(
         num_questions=_NUM_QUESTIONS,
         reuse=_REUSE,
     )
-    while True:
-        yield next(copies if rng.random() < _COPY_SHARE else rows)
+    return with_copies(rows, len(tokenizer), seed, row_tokens)
 
 
 def main() -> None:

@@ -28,6 +28,9 @@ _SHORTEST = 128  # tokens of a row
 _WARM_UP = 0.03  # of the time, the learning rate rises
 _ADAM_SHARE = 0.8  # of the learning rate: AdamW's to Muon's
 
+MAX_LEN = 8192
+"""Tokens of the longest prompt that a model takes."""
+
 HEAD_DIM = 64
 """FlashInfer's kernels take 64, 128 and 256."""
 
@@ -42,6 +45,10 @@ class Shape:
     heads: int = 4
     step_tokens: int = 4096
     learning_rate: float = 3e-3
+
+    def num_rows(self, row_tokens: int) -> int:
+        """Rows of a step, of so many tokens each."""
+        return max(1, self.step_tokens // row_tokens)
 
 
 def shape_of(folder: Path, shape: Shape) -> Shape:

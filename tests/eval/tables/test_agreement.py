@@ -12,7 +12,7 @@ import pytest
 from depcache.tables.catalog import Catalog
 from depcache.tables.seen import SEES
 from depcache.tables.table import Table
-from eval.tables.agreement import ABSENT, OPEN, Forced, measure_agreement
+from eval.tables.agreement import ABSENT, ALL, OPEN, Forced, measure_agreement
 from eval.tables.answers import Asked, make_set
 from models.tiny.stages import kept_folder
 
@@ -37,10 +37,10 @@ def referring(asked: list[Asked]) -> Asked:
 def test_with_one_table_every_mode_is_ordinary_attention(model: Forced, asked: list[Asked]) -> None:
     first = asked[0]
     one = Catalog([next(iter(first.catalog))])
-    flat = model.logits(model.encode(first, one, "deduplicated"))
+    flat = model.logits(model.encode(first, one, ALL))
     assert len(flat) > 5
     for mode in SEES:
-        found = model.logits(model.encode(first, one, "dependency", mode))
+        found = model.logits(model.encode(first, one, mode))
         assert np.abs(found - flat).max() < 1e-3
 
 
@@ -50,7 +50,7 @@ def test_what_is_hidden_is_the_absent_table_and_the_task_does_not_see_it(
     first = referring(asked)
     table = next(each for each in first.catalog if each.references)
     [target, *_] = table.references
-    sample = model.encode(first, first.catalog, "dependency")
+    sample = model.encode(first, first.catalog, "references")
     ranges = model.hidden_ranges(first, first.catalog, [target])
     [(start, stop)] = ranges
     text = model.tokenizer.decode(sample.tokens[start:stop])
@@ -60,11 +60,11 @@ def test_what_is_hidden_is_the_absent_table_and_the_task_does_not_see_it(
     # A table that nobody refers to is of no use to others: hidden, it might as well not be there.
     alone = Table("aside", "CREATE TABLE aside (\n    c1 INTEGER\n)")
     more = Catalog([*first.catalog, alone])
-    sample = model.encode(first, more, "dependency")
+    sample = model.encode(first, more, "references")
     without = model.hidden_ranges(first, more, ["aside"])
     other = Catalog([*first.catalog, Table("aside", alone.text.replace("c1", "c2"))])
     found = [
-        model.logits(model.encode(first, catalog, "dependency"), without)
+        model.logits(model.encode(first, catalog, "references"), without)
         for catalog in (more, other)
     ]
     assert np.abs(found[0] - found[1]).max() < 1e-4
