@@ -131,6 +131,16 @@ class Config(BaseSettings):
         "other",
     )
 
+    public_salt: str | None = Field(
+        None,
+        description="cache_salt of a tenant whose KV every other may read; none writes it but "
+        'that tenant\'s own requests; "" are requests without a salt',
+    )
+    private_counts: bool = Field(
+        False,
+        description="routes that count what all tenants have cached need the admin key",
+    )
+
     host_gb: float = Field(
         0, ge=0, description="main memory for KV that left the device, in GB (10^9 bytes); 0 is off"
     )

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from depcache.cache import EVICTION_POLICIES, EvictionPolicy, KVTree, Shares, make_policy
 from depcache.config import EVERY_OTHER, Config
 from depcache.plan import Scheduler, make_scheduler
-from depcache.prompt.roots import owner_of
+from depcache.prompt.roots import owner_of, tenant_of
+from sglang_patches.requests.tenants import Namespace
 
 
 def choose_policy(name: str, config: Config) -> EvictionPolicy:
@@ -27,6 +30,14 @@ def make_shares(config: Config) -> Shares | None:
     if not (default or any(named.values())):
         return None
     return Shares(named, default, lambda namespace: owner_of(namespace.tenant))
+
+
+def make_public(config: Config) -> Callable[[Namespace], Namespace | None] | None:
+    """Returns where a tenant's requests may read as well; None where nothing is public."""
+    if config.public_salt is None:
+        return None
+    tenant = tenant_of(config.public_salt, None)
+    return lambda namespace: replace(namespace, tenant=tenant)
 
 
 def make_order(tree: KVTree, config: Config) -> Scheduler | None:

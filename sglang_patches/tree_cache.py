@@ -28,7 +28,7 @@ from depcache.cache.node import slots_of
 from depcache.config import Config
 from sglang_patches import compat
 from sglang_patches.checkpoints import Checkpoints
-from sglang_patches.choices import choose_policy, make_order, make_shares
+from sglang_patches.choices import choose_policy, make_order, make_public, make_shares
 from sglang_patches.contract import CacheParams, LoadBackParams, MatchParams, RadixKey, Request
 from sglang_patches.observe.idle_ages import IdleAges
 from sglang_patches.observe.metrics import NullMetrics
@@ -82,7 +82,7 @@ class DepCacheTree(Checkpoints, StorageCalls, BasePrefixCache):
         self.ages = IdleAges()
         self.tiers = TierStack()
         policy, shares = choose_policy(eviction_policy, config), make_shares(config)
-        self.tree = KVTree(policy, self.tiers, self.ages, shares)
+        self.tree = KVTree(policy, self.tiers, self.ages, shares, make_public(config))
         self.metrics = NullMetrics()
         pool: Any = self.token_to_kv_pool_allocator.get_kvcache()
         self.bandwidth = Bandwidth(bytes_per_token(pool))

@@ -9,7 +9,8 @@ more resident child, so under every eviction policy a tail leaves before its con
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any
 
 from depcache.cache.node import Node, Root
 from depcache.cache.tiers import TierStack
@@ -19,10 +20,14 @@ class Roots:
     """What a `KVTree` has above its nodes.
 
     tiers  are told of new roots
+    public_of  from a namespace to one that its requests may read as well, or None
     """
 
-    def __init__(self, tiers: TierStack) -> None:
+    def __init__(
+        self, tiers: TierStack, public_of: Callable[[Any], Hashable | None] | None = None
+    ) -> None:
         self.tiers = tiers
+        self._public_of = public_of
         self._roots: dict[tuple[Hashable, bytes], Root] = {}
 
     def root(self, namespace: Hashable, behind: bytes = b"") -> Root:
@@ -42,6 +47,15 @@ class Roots:
     def find_root(self, namespace: Hashable, behind: bytes) -> Root | None:
         """The same where it has nodes, else None; no tier is told that somebody looked."""
         return self._roots.get((namespace, behind))
+
+    def public_root(self, root: Node) -> Root | None:
+        """What requests below `root` may read as well; None where that is nothing else."""
+        if self._public_of is None or not isinstance(root, Root):
+            return None
+        namespace = self._public_of(root.namespace)
+        if namespace is None or namespace == root.namespace:
+            return None
+        return self.root(namespace, root.behind)
 
     def roots(self) -> list[Root]:
         """Those that have nodes."""

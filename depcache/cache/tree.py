@@ -8,7 +8,8 @@ tokens that the node's KV depends on (DepCache paper, section 4.2).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -40,6 +41,7 @@ class KVTree(Roots):
     tiers    those below the device; they are told of splits, new roots and copies of no use
     watcher  is told of the clock and of evictions from every tier
     shares   what tenants keep of every tier; None: the least worthy goes, whoever's it is
+    public_of  from a namespace to one that its requests may read as well, or None
     """
 
     def __init__(
@@ -48,13 +50,14 @@ class KVTree(Roots):
         tiers: TierStack | None = None,
         watcher: Watcher | None = None,
         shares: Shares | None = None,
+        public_of: Callable[[Any], Hashable | None] | None = None,
     ) -> None:
         # The waiting requests' places in the queue, 0 is next; kept by `plan.lookahead`.
         self.rank: dict[Hashable, int] = {}
         self.policy: EvictionPolicy = policy or Lru()
         self.policy.attach(self)
         self.counters = TreeCounters()
-        super().__init__(TierStack() if tiers is None else tiers)
+        super().__init__(TierStack() if tiers is None else tiers, public_of)
         self.watcher = watcher
         self._tick = self.version = 0
         self.shares = shares

@@ -15,6 +15,7 @@ from depcache.cache.radix import TOKEN_BYTES, common_prefix_tokens, first_token
 from depcache.cache.tree import KVTree
 from depcache.plan.behind_key import read_behind_key
 from depcache.plan.match import fastest
+from depcache.plan.public import BELOW, NOT_WHOLE, ON_DEVICE, choose_public
 from depcache.plan.segments import SegmentTable
 
 
@@ -57,15 +58,61 @@ def look_up(tree: KVTree, root: Node, table: SegmentTable, *, num_tiers: int | N
 
     O(segments + matched nodes).
     """
-    tokens, key = table.tokens, table.key
     names = tree.tiers.names[:num_tiers]
+    found = _look(tree, root, table, names)
+    public = tree.public_root(root)
+    if public is not None and min(own := _states(table, found), default=ON_DEVICE) < ON_DEVICE:
+        others = _look(tree, public, table, names)
+        chosen = choose_public(table, own, _states(table, others))
+        if chosen is not None:
+            found = _look(tree, root, table, names, public, chosen)
+    if _is_whole(table, found):
+        found.tail = _look_at_tail(tree, root, table, names)
+    return found
+
+
+def _is_whole(table: SegmentTable, found: Look) -> bool:
+    sizes = zip(found.matched, table.starts, table.stops, strict=True)
+    return all(matched == stop - start for matched, start, stop in sizes)
+
+
+def _states(table: SegmentTable, found: Look) -> list[int]:
+    """How much of each segment was found, see `choose_public`."""
+    return [
+        NOT_WHOLE if matched < stop - start else BELOW if below else ON_DEVICE
+        for matched, start, stop, (_, _, below) in zip(
+            found.matched, table.starts, table.stops, found.by_segment, strict=True
+        )
+    ]
+
+
+def _look(
+    tree: KVTree,
+    root: Node,
+    table: SegmentTable,
+    names: Sequence[str],
+    public: Node | None = None,
+    is_public: Sequence[bool] = (),
+) -> Look:
+    """Look at the context.
+
+    is_public  segments that are looked up below `public` instead
+    """
+    tokens, key = table.tokens, table.key
     found = Look([], [], 0, 0, [0] * len(names), [[] for _ in names])
     # Where each segment ended: a node and the tokens used of it; None if it did not match whole.
     ends: list[tuple[Node, int] | None] = []
     for segment, (start, stop, parent, position) in enumerate(
         zip(table.starts, table.stops, table.parents, table.placed, strict=True)
     ):
-        above = (table.root_of(tree, root, segment), 0) if parent < 0 else ends[parent]
+        read = public if public is not None and is_public[segment] else root
+        if parent < 0:
+            above = (table.root_of(tree, read, segment), 0)
+        elif read is public and not is_public[parent]:
+            # Below the system, which is read among the asker's own.
+            above, _ = _pass((read, 0), table.path(parent), names)
+        else:
+            above = ends[parent]
         if (hidden := table.hidden.get(segment)) is not None:
             above, num_found = _pass(above, hidden)
             found.unhidden[segment] = len(hidden) // TOKEN_BYTES - num_found
@@ -114,8 +161,6 @@ def look_up(tree: KVTree, root: Node, table: SegmentTable, *, num_tiers: int | N
         shared, shifted = found.shared - shared, found.shifted - shifted
         found.by_segment.append((shared, shifted, at - start - shared - shifted))
         ends.append((node, used) if at == stop else None)
-    if None not in ends:
-        found.tail = _look_at_tail(tree, root, table, names)
     if table.has_twins:
         found.tier_nodes = [list(dict.fromkeys(nodes)) for nodes in found.tier_nodes]
     return found
@@ -130,8 +175,10 @@ def _count_missing(tree: KVTree, root: Node, table: SegmentTable, segment: int) 
     return sum(len(chunk) // TOKEN_BYTES - _pass(above, chunk)[1] for chunk in chunks)
 
 
-def _pass(above: tuple[Node, int] | None, key: bytes) -> tuple[tuple[Node, int] | None, int]:
-    """Follow `key` as far as it is on the device, from so many tokens of a node on.
+def _pass(
+    above: tuple[Node, int] | None, key: bytes, names: Sequence[str] = ()
+) -> tuple[tuple[Node, int] | None, int]:
+    """Follow `key` as far as it is on the device, or in a tier, from so many tokens of a node on.
 
     Returns where it ends, None unless all of it is there, and the tokens that are.
     """
@@ -142,7 +189,7 @@ def _pass(above: tuple[Node, int] | None, key: bytes) -> tuple[tuple[Node, int] 
     while at < len(key):
         if used == node.num_tokens:
             child = node.children.get(first_token(key[at : at + TOKEN_BYTES]))
-            if child is None or child.slots is None:
+            if child is None or (child.slots is None and fastest(child, names) is None):
                 break
             node, used = child, 0
         size = common_prefix_tokens(node.key[used * TOKEN_BYTES :], key[at:])

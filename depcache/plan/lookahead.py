@@ -45,7 +45,6 @@ class Lookahead:
             return
         tree = self.tree
         root = tree.root(namespace)
-        ends: list[Node] = []
         wanted: list[Node] = []
 
         def want(above: Node, key: bytes, position: int) -> Node:
@@ -59,14 +58,19 @@ class Lookahead:
             wanted.extend(path)
             return path[-1]
 
-        for segment, (start, stop, parent, position) in enumerate(
-            zip(table.starts, table.stops, table.parents, table.placed, strict=True)
-        ):
-            above = table.root_of(tree, root, segment) if parent < 0 else ends[parent]
-            if (hidden := table.hidden.get(segment)) is not None:
-                above = want(above, hidden, above.home + above.num_tokens)
-            key = table.key[start * TOKEN_BYTES : stop * TOKEN_BYTES]
-            ends.append(want(above, key, position))
+        # What is public is wanted as well: which of the two will be read is not known yet.
+        for read in (root, tree.public_root(root)):
+            ends: list[Node] = []
+            for segment, (start, stop, parent, position) in enumerate(
+                zip(table.starts, table.stops, table.parents, table.placed, strict=True)
+            ):
+                if read is None:
+                    break
+                above = table.root_of(tree, read, segment) if parent < 0 else ends[parent]
+                if (hidden := table.hidden.get(segment)) is not None:
+                    above = want(above, hidden, above.home + above.num_tokens)
+                key = table.key[start * TOKEN_BYTES : stop * TOKEN_BYTES]
+                ends.append(want(above, key, position))
         start, stop = table.task_start, table.num_tokens
         tail = table.tail_root(tree, root)
         if tail is not None and stop - start >= MIN_TAIL_TOKENS:

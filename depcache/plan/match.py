@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
+from typing import Any
 
 from depcache.cache.node import Node
 from depcache.cache.radix import TOKEN_BYTES, common_prefix_tokens
 from depcache.cache.tree import KVTree
+from depcache.plan.public import BELOW, NOT_WHOLE, ON_DEVICE, choose_public
 from depcache.plan.segments import SegmentTable
 
 
@@ -23,6 +28,7 @@ class Match:
     ends     per segment the deepest matched node, None where nothing matched
     matched  per segment the number of its leading tokens that matched
     tail_end  the deepest node of the tail; None where nothing of it was found, or looked for
+    is_mixed  some segments were found among what is public, others not
     """
 
     nodes: list[Node]
@@ -33,6 +39,14 @@ class Match:
     ends: list[Node | None]
     matched: list[int]
     tail_end: Node | None = None
+    is_mixed: bool = False
+
+    @classmethod
+    def empty(cls, num_segments: int, num_tiers: int) -> Match:
+        """Nothing is found so far."""
+        in_tiers: list[list[Node]] = [[] for _ in range(num_tiers)]
+        tier_starts: list[list[int]] = [[] for _ in range(num_tiers)]
+        return cls([], [], [], in_tiers, tier_starts, [None] * num_segments, [0] * num_segments)
 
     @property
     def loadable(self) -> tuple[list[Node], list[int]]:
@@ -54,7 +68,8 @@ def match_segments(
 
     allow_shift   nodes on the device count wherever they were computed; others only at the
                   position wanted
-    any_position  all do; for whoever asks what is cached, not what can be used
+    any_position  all do, and what is public does not; for whoever asks what is cached, not what
+                  can be used
     num_tiers     tiers below the device that count, from the fastest on; None: all of the tree
     tail_stop     index up to which the tail counts, where all of the context matched; what is found
                   of it comes last. 0 leaves the tail out
@@ -63,7 +78,35 @@ def match_segments(
     twice. What a segment is hidden behind is passed on the way down, and in no list. O(segments +
     matched nodes).
     """
-    options = allow_shift, any_position, num_tiers, tail_stop
+    options = allow_shift, any_position, num_tiers
+    found = _match_twins(tree, root, table, *options)
+    public = None if any_position else tree.public_root(root)
+    if public is not None and min(own := _states(table, found), default=ON_DEVICE) < ON_DEVICE:
+        others = _match_twins(tree, public, table, *options)
+        chosen = choose_public(table, own, _states(table, others))
+        if chosen is not None:
+            found = _take(table, found, others, chosen)
+    start = table.task_start
+    if tail_stop > start and table.tail_key and _is_whole(table, found):
+        above = table.tail_root(tree, root)
+        assert above is not None
+        way = _Way(tree, table, found, *options)
+        end, at = way.descend(above, start, tail_stop, int(table.positions[start]))
+        if at > start:
+            found.tail_end = end
+    return found
+
+
+def _match_twins(
+    tree: KVTree,
+    root: Node,
+    table: SegmentTable,
+    allow_shift: bool,
+    any_position: bool,
+    num_tiers: int | None,
+) -> Match:
+    """All segments, below one root."""
+    options = allow_shift, any_position, num_tiers
     num_nodes = tree.num_nodes
     found = _match(tree, root, table, *options)
     if table.has_twins and tree.num_nodes > num_nodes:
@@ -73,6 +116,59 @@ def match_segments(
     return found
 
 
+class _Way:
+    """Follows tokens of a prompt down from a node, and notes in `found` what it meets."""
+
+    def __init__(
+        self,
+        tree: KVTree,
+        table: SegmentTable,
+        found: Match,
+        allow_shift: bool,
+        any_position: bool,
+        num_tiers: int | None,
+    ) -> None:
+        self._tree = tree
+        self._table = table
+        self._found = found
+        self._allow_shift = allow_shift
+        self._any_position = any_position
+        self._names = tree.tiers.names[:num_tiers]
+
+    def descend(self, node: Node, start: int, stop: int, position: int) -> tuple[Node, int]:
+        """From `node` down the tokens [start, stop); the deepest node, and where it ends."""
+        tokens, key, found = self._table.tokens, self._table.key, self._found
+        at = start
+        while at < stop:
+            child = node.children.get(tokens[at])
+            if child is None:
+                break
+            is_resident = child.slots is not None
+            tier = -1 if is_resident else fastest(child, self._names)
+            if tier is None:
+                break
+            end = at + child.num_tokens
+            is_placed = child.home == position + at - start
+            if not (is_placed or self._any_position or (self._allow_shift and is_resident)):
+                break
+            if end > stop or key[at * TOKEN_BYTES : end * TOKEN_BYTES] != child.key:
+                size = common_prefix_tokens(child.key, key[at * TOKEN_BYTES : stop * TOKEN_BYTES])
+                child = self._tree.split(child, size)
+                end = at + size
+            if is_resident:
+                found.nodes.append(child)
+                found.starts.append(at)
+                found.placed.append(position + at - start)
+            else:
+                found.in_tiers[tier].append(child)
+                found.tier_starts[tier].append(at)
+            node = child
+            at = end
+        # A split ends the run: the remainder has no child with the next token, or it is
+        # at `stop`, so the loop above needs no further test.
+        return node, at
+
+
 def _match(
     tree: KVTree,
     root: Node,
@@ -80,47 +176,10 @@ def _match(
     allow_shift: bool,
     any_position: bool,
     num_tiers: int | None,
-    tail_stop: int,
 ) -> Match:
-    tokens, key = table.tokens, table.key
     num_segments = len(table.starts)
-    names = tree.tiers.names[:num_tiers]
-    in_tiers: list[list[Node]] = [[] for _ in names]
-    tier_starts: list[list[int]] = [[] for _ in names]
-    found = Match([], [], [], in_tiers, tier_starts, [None] * num_segments, [0] * num_segments)
-
-    def descend(node: Node, start: int, stop: int, position: int) -> tuple[Node, int]:
-        """From `node` down the tokens [start, stop); the deepest node, and where it ends."""
-        at = start
-        while at < stop:
-            child = node.children.get(tokens[at])
-            if child is None:
-                break
-            is_resident = child.slots is not None
-            tier = -1 if is_resident else fastest(child, names)
-            if tier is None:
-                break
-            end = at + child.num_tokens
-            is_placed = child.home == position + at - start
-            if not (is_placed or any_position or (allow_shift and is_resident)):
-                break
-            if end > stop or key[at * TOKEN_BYTES : end * TOKEN_BYTES] != child.key:
-                size = common_prefix_tokens(child.key, key[at * TOKEN_BYTES : stop * TOKEN_BYTES])
-                child = tree.split(child, size)
-                end = at + size
-            if is_resident:
-                found.nodes.append(child)
-                found.starts.append(at)
-                found.placed.append(position + at - start)
-            else:
-                in_tiers[tier].append(child)
-                tier_starts[tier].append(at)
-            node = child
-            at = end
-        # A split ends the run: the remainder has no child with the next token, or it is
-        # at `stop`, so the loop above needs no further test.
-        return node, at
-
+    found = Match.empty(num_segments, len(tree.tiers.names[:num_tiers]))
+    way = _Way(tree, table, found, allow_shift, any_position, num_tiers)
     complete = [False] * num_segments
     for segment, (start, stop, parent, position) in enumerate(
         zip(table.starts, table.stops, table.parents, table.placed, strict=True)
@@ -137,19 +196,72 @@ def _match(
             if num_found * TOKEN_BYTES < len(hidden):
                 continue
             node = path[-1]
-        node, at = descend(node, start, stop, position)
+        node, at = way.descend(node, start, stop, position)
         if at > start:
             found.ends[segment] = node
             found.matched[segment] = at - start
             complete[segment] = at == stop
-    start = table.task_start
-    if tail_stop > start and all(complete) and table.tail_key:
-        above = table.tail_root(tree, root)
-        assert above is not None
-        end, at = descend(above, start, tail_stop, int(table.positions[start]))
-        if at > start:
-            found.tail_end = end
     return found
+
+
+def _is_whole(table: SegmentTable, found: Match) -> bool:
+    sizes = zip(found.matched, table.starts, table.stops, strict=True)
+    return all(matched == stop - start for matched, start, stop in sizes)
+
+
+def _states(table: SegmentTable, found: Match) -> list[int]:
+    """How much of each segment was found, see `choose_public`."""
+    states = [
+        ON_DEVICE if matched == stop - start else NOT_WHOLE
+        for matched, start, stop in zip(found.matched, table.starts, table.stops, strict=True)
+    ]
+    for start in chain.from_iterable(found.tier_starts):
+        segment = bisect_right(table.starts, start) - 1
+        states[segment] = min(states[segment], BELOW)
+    return states
+
+
+def _take(table: SegmentTable, own: Match, public: Match, is_public: list[bool]) -> Match:
+    """What was found of each segment by one of two matches."""
+    taken = Match.empty(len(is_public), len(own.in_tiers))
+    taken.is_mixed = True
+    for segment, is_theirs in enumerate(is_public):
+        source = public if is_theirs else own
+        taken.ends[segment] = source.ends[segment]
+        taken.matched[segment] = source.matched[segment]
+    taken.starts, taken.nodes, taken.placed = _pick(
+        table,
+        is_public,
+        zip(own.starts, own.nodes, own.placed, strict=True),
+        zip(public.starts, public.nodes, public.placed, strict=True),
+    )
+    for tier in range(len(own.in_tiers)):
+        taken.tier_starts[tier], taken.in_tiers[tier] = _pick(
+            table,
+            is_public,
+            zip(own.tier_starts[tier], own.in_tiers[tier], strict=True),
+            zip(public.tier_starts[tier], public.in_tiers[tier], strict=True),
+            num_columns=2,
+        )
+    return taken
+
+
+def _pick(
+    table: SegmentTable,
+    is_public: list[bool],
+    own: Iterable[tuple[Any, ...]],
+    public: Iterable[tuple[Any, ...]],
+    num_columns: int = 3,
+) -> list[list[Any]]:
+    """Rows of either by the segment that their first column, an index, lies in, as columns."""
+    rows = [
+        row
+        for is_theirs, source in ((False, own), (True, public))
+        for row in source
+        if is_public[bisect_right(table.starts, row[0]) - 1] is is_theirs
+    ]
+    rows.sort(key=itemgetter(0))
+    return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(num_columns)]
 
 
 def fastest(node: Node, names: Sequence[str]) -> int | None:

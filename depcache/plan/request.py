@@ -194,7 +194,8 @@ def plan_request(
         empty = np.empty(0, np.int64)
         shifted = ShiftedRows(empty, empty, empty)
         shared_index, shifted_index = index, empty
-    num_locked = _count_once(nodes) if table.has_twins else int(sizes.sum())
+    is_plain = not (table.has_twins or match.is_mixed)
+    num_locked = int(sizes.sum()) if is_plain else _count_once(nodes)
     patches: list[Patch] = []
     if table.patches and isinstance(root, Root):
         patches = match_patches(tree, root.namespace, table, match.matched)

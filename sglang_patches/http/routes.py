@@ -46,7 +46,12 @@ def add_routes(http_server: Any, config: Config) -> None:
     if any(getattr(route, "path", "").startswith("/depcache/") for route in app.routes):
         return
 
+    # What all tenants hold together, and how often it was of use, tells one of the others.
+    counts = auth_level(AuthLevel.ADMIN_FORCE if config.private_counts else AuthLevel.NORMAL)
+    admin = auth_level(AuthLevel.ADMIN_FORCE if config.private_counts else AuthLevel.ADMIN_OPTIONAL)
+
     @app.get("/depcache/status")
+    @counts
     async def depcache_status() -> dict[str, Any]:
         """What is installed and in place, and what the cache holds."""
         return await get_status(http_server, config)
@@ -66,7 +71,7 @@ def add_routes(http_server: Any, config: Config) -> None:
         return await _answer_about_prompt({"ask": "prefetch"}, request)
 
     @app.post("/depcache/invalidate", response_model=None)
-    @auth_level(AuthLevel.ADMIN_OPTIONAL)
+    @admin
     async def depcache_invalidate(request: fastapi.Request) -> dict[str, Any] | JSONResponse:
         """Give up, in every tier, all KV of what begins with one of a request's paths."""
         ends_only = request.query_params.get("ends_only", "false")
@@ -77,7 +82,7 @@ def add_routes(http_server: Any, config: Config) -> None:
             return await _answer_about_prompt(told, request)
 
     @app.post("/depcache/persist", response_model=None)
-    @auth_level(AuthLevel.ADMIN_OPTIONAL)
+    @admin
     async def depcache_persist() -> dict[str, Any] | JSONResponse:
         """Write to disk what is only on the device or in host memory; returns at once."""
         try:
@@ -96,6 +101,7 @@ def add_routes(http_server: Any, config: Config) -> None:
             return _bad_request(str(error))
 
     @app.get("/depcache/stats")
+    @counts
     async def depcache_stats() -> dict[str, Any]:
         """What each tier holds and how often it was of use."""
         stats = (await _ask(http_server, {"ask": "stats"}))["reply"]
@@ -103,7 +109,7 @@ def add_routes(http_server: Any, config: Config) -> None:
         return stats
 
     @app.get("/depcache/roots", response_model=None)
-    @auth_level(AuthLevel.ADMIN_OPTIONAL)
+    @admin
     async def depcache_roots() -> dict[str, Any] | JSONResponse:
         """The roots that are held, tokens by key, up to the last event; see root events."""
         try:
@@ -113,7 +119,7 @@ def add_routes(http_server: Any, config: Config) -> None:
 
     # The tree tells tenants' salts, and a flush costs everyone: for the admin, if there is one.
     @app.get("/depcache/tree", response_model=None)
-    @auth_level(AuthLevel.ADMIN_OPTIONAL)
+    @admin
     async def depcache_tree(
         limit: int = fastapi.Query(1000, ge=0, le=MAX_TREE_NODES),
         style: Literal["json", "dot"] = fastapi.Query("json", alias="format"),
@@ -125,7 +131,7 @@ def add_routes(http_server: Any, config: Config) -> None:
         return PlainTextResponse(to_dot(dump)) if style == "dot" else dump
 
     @app.post("/depcache/flush", response_model=None)
-    @auth_level(AuthLevel.ADMIN_OPTIONAL)
+    @admin
     async def depcache_flush(
         keep_disk: bool = False,
         timeout: float = fastapi.Query(1.0, ge=0.0, le=MAX_TIMEOUT_S, allow_inf_nan=False),
@@ -145,8 +151,8 @@ def add_routes(http_server: Any, config: Config) -> None:
             return _bad_request(result.message or "requests are running: flush when there are none")
         return {"success": True}
 
-    add_table_routes(app, _bad_request)
-    add_ui_routes(http_server, partial(_ask, http_server))
+    add_table_routes(app, admin, _bad_request)
+    add_ui_routes(http_server, admin, partial(_ask, http_server))
     app.openapi_schema = None
 
 

@@ -19,21 +19,23 @@ from sglang_patches.http.asked_prompt import read_body
 from sglang_patches.requests.catalog import CATALOG
 
 
-def add_table_routes(app: Any, refuse: Callable[[str], JSONResponse]) -> None:
+def add_table_routes(
+    app: Any, admin: Callable[[Any], Any], refuse: Callable[[str], JSONResponse]
+) -> None:
     """Add the route to an app.
 
+    admin   marks a route as the admin's
     refuse  makes the answer to a bad request of one sentence
     """
-    from sglang.srt.utils.auth import AuthLevel, auth_level
 
     @app.get("/depcache/tables")
-    @auth_level(AuthLevel.ADMIN_OPTIONAL)
+    @admin
     async def depcache_tables() -> dict[str, Any]:
         """The tables that are found in plain prompts."""
         return CATALOG.describe()
 
     @app.post("/depcache/tables", response_model=None)
-    @auth_level(AuthLevel.ADMIN_OPTIONAL)
+    @admin
     async def depcache_replace_tables(request: fastapi.Request) -> dict[str, Any] | JSONResponse:
         """Find the tables of another catalog, the lines of a file of `depcache tables load`.
 

@@ -39,10 +39,12 @@ HEADERS = {
 Ask = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
-def add_ui_routes(http_server: Any, ask: Ask) -> None:
-    """Add the page to SGLang's HTTP server module. `ask` puts a question to the scheduler."""
-    from sglang.srt.utils.auth import AuthLevel, auth_level
+def add_ui_routes(http_server: Any, admin: Callable[[Any], Any], ask: Ask) -> None:
+    """Add the page to SGLang's HTTP server module.
 
+    admin  marks a route as the admin's
+    ask    puts a question to the scheduler
+    """
     app = http_server.app
 
     @app.get("/depcache/ui", include_in_schema=False)
@@ -56,7 +58,7 @@ def add_ui_routes(http_server: Any, ask: Ask) -> None:
         return _file(name)
 
     @app.post("/depcache/ui/watch", response_model=None)
-    @auth_level(AuthLevel.ADMIN_OPTIONAL)
+    @admin
     async def depcache_ui_watch(
         request: fastapi.Request, after: int = fastapi.Query(0, ge=0)
     ) -> dict[str, Any] | JSONResponse:
@@ -69,7 +71,7 @@ def add_ui_routes(http_server: Any, ask: Ask) -> None:
         return await asyncio.to_thread(session.read, session.take(), after, tokenizer)
 
     @app.post("/depcache/ui/forget", response_model=None)
-    @auth_level(AuthLevel.ADMIN_OPTIONAL)
+    @admin
     async def depcache_ui_forget(request: fastapi.Request) -> dict[str, Any] | JSONResponse:
         """End the watch at once; nothing of the last prompts is left."""
         if _is_from_elsewhere(request):
