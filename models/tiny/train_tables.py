@@ -12,8 +12,9 @@ schemas (`models.tiny.schemas`), new ones all the time. Stages:
                 from base: each table sees of the others what its stage is called, see
                 `depcache.tables.seen.Sees`, and begins where layout `tree` has it
 
-The last four are trained for equally long, `--mode-minutes` each, from the same weights, so
-`python -m eval tables --answers` compares what a table sees and nothing else. `OUT/base`,
+The last four are trained on the same questions in the same order for equally many steps,
+`--mode-steps` each, from the same weights, so `python -m eval tables --answers` compares what a
+table sees and nothing else. `OUT/base`,
 `OUT/flat`, ... are the models and `OUT/log.jsonl` has the losses. A stage whose model is there
 already is not trained again. Needs the extra `finetune`.
 """
@@ -50,6 +51,9 @@ SEED = 20261128
 COPY_STEPS = 600
 """Steps of the stage `copy`: by then the loss is below 0.001, on any machine."""
 
+MODE_STEPS = 800
+"""Steps of each stage after the base: about a quarter of an hour on two cores."""
+
 _REUSE = 3
 _CHECK_ROWS = 16
 _HELD_OUT = 1_000_003  # added to the seed: schemas that training never sees
@@ -75,7 +79,7 @@ def make_vocabulary(size: int, seed: int = SEED) -> Any:
 def train(
     out: Path,
     minutes: float,
-    mode_minutes: float,
+    mode_steps: int,
     shape: Shape,
     *,
     seed: int = SEED,
@@ -83,7 +87,7 @@ def train(
     copy_steps: int = COPY_STEPS,
     modes: tuple[str, ...] = TABLE_MODES,
 ) -> None:
-    """The base for `minutes`, then each of `modes` from it for `mode_minutes`."""
+    """The base for `minutes`, then each of `modes` from it for so many steps."""
     from transformers import AutoTokenizer
 
     out.mkdir(parents=True, exist_ok=True)
@@ -106,7 +110,7 @@ def train(
         if (out / mode).exists():
             continue
         trainer.load(out / BASE)
-        _run(trainer, mode, tokenizer, _MODE_PHASES, 60 * mode_minutes, seed + 500, peak=_MODE_PEAK)
+        _run(trainer, mode, tokenizer, _MODE_PHASES, 0.0, seed + 500, mode_steps, _MODE_PEAK)
         network.save_pretrained(out / mode)
         tokenizer.save_pretrained(out / mode)
 
@@ -118,7 +122,7 @@ def _run(
     lengths: Lengths,
     seconds: float,
     seed: int,
-    *,
+    max_steps: int | None = None,
     peak: float = 1.0,
 ) -> None:
     """One stage. Every mode is trained on the same questions, in the same order."""
@@ -132,7 +136,10 @@ def _run(
     ]
     check = _rows(stage, tokenizer, seed + _HELD_OUT, row_tokens=1024, sizes=(4, 12))
     check_rows = [*islice(check, _CHECK_ROWS)]
-    trainer.run(stage, phases, seconds, check_rows, peak=peak, cool_down=1.0 if peak < 1 else 0.4)
+    cool_down = 1.0 if peak < 1 else 0.4
+    trainer.run(
+        stage, phases, seconds, check_rows, max_steps=max_steps, peak=peak, cool_down=cool_down
+    )
 
 
 def _rows(stage: str, tokenizer: Any, seed: int, **settings: Any) -> Iterator[Row]:
@@ -162,7 +169,7 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="folder for the models and the log")
     parser.add_argument("--minutes", type=float, default=30.0, help="of the base (default 30)")
     parser.add_argument(
-        "--mode-minutes", type=float, default=15.0, help="of each of the four (default 15)"
+        "--mode-steps", type=int, default=MODE_STEPS, help=f"of each of the four ({MODE_STEPS})"
     )
     parser.add_argument(
         "--modes", nargs="*", choices=TABLE_MODES, default=TABLE_MODES, help="default: all"
@@ -177,7 +184,7 @@ def main() -> None:
     train(
         args.out,
         args.minutes,
-        args.mode_minutes,
+        args.mode_steps,
         read_shape(args),
         seed=args.seed,
         is_compiled=args.compile,

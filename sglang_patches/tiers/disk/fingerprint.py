@@ -95,6 +95,10 @@ class Fingerprint:
         parts = (b"namespace", self.digest, repr(_plain(namespace)).encode())
         return _digest(*parts, behind) if behind else _digest(*parts)
 
+    def tenant_digest(self, tenant: str | None) -> bytes:
+        """A tenant as DIGEST_BYTES bytes, whatever its layouts, adapters and joins."""
+        return _digest(b"tenant", self.digest, repr(tenant).encode())
+
 
 def make_fingerprint(
     server_args: Any,

@@ -172,18 +172,25 @@ class FoundValues:
         self._add([self._heard.popleft() for _ in range(len(self._heard))])
         wanted = set(starts)
         sizes = sorted({len(start) for start in wanted})
+        # What the first release has listed says its owner by its namespace alone.
         roots = [(), *((each,) for each in behind)]
-        only = {
+        named = {
             self._digest(Namespace(tenant, layout), *root) for layout in LAYOUTS for root in roots
         }
+        owner = self._tier.fingerprint.tenant_digest(tenant)
+
+        def is_meant(entry: Entry) -> bool:
+            is_theirs = entry.owner == owner if entry.owner else entry.namespace in named
+            return (tenant is None or is_theirs) and any(
+                entry.path[:size] in wanted for size in sizes
+            )
+
         num_tokens = 0
         for values in (self._unclaimed, self._borrowed):
             for digest in list(values):
-                if tenant is not None and digest not in only:
-                    continue
                 kept: deque[tuple[Entry, DiskRef]] = deque()
                 for entry, ref in values[digest]:
-                    if any(entry.path[:size] in wanted for size in sizes):
+                    if is_meant(entry):
                         self._tier.delete(ref)
                         num_tokens += ref.num_tokens
                     else:

@@ -6,7 +6,9 @@ that starts takes over the files whose lock is free, and reads those of living n
 
     file     records, one after another; a torn or damaged one ends the file
     record   bytes of the body, its CRC-32 | body
-    body     kind | key | for an addition: namespace, home, own tokens, bytes of the value, path
+    body     kind | key | for an addition: namespace, home, own tokens, bytes of the value, path;
+             for an owner: digest of the tenant whose the value is that is added next. The first
+             release has no such records and passes them over
 
 A record is dead once its value was removed or added anew, and so is one that says so. When more
 of the file is dead than alive it is written anew, under another name that nobody looks for, and
@@ -42,7 +44,9 @@ logger = logging.getLogger("depcache")
 _FRAME = struct.Struct("<II")
 _ADDITION = struct.Struct(f"<B{KEY_BYTES}s{DIGEST_BYTES}sqIQ")
 _REMOVAL = struct.Struct(f"<B{KEY_BYTES}s")
-_ADDED, _REMOVED = 1, 2
+_OWNER = struct.Struct(f"<B{KEY_BYTES}s{DIGEST_BYTES}s")
+_ADDED, _REMOVED, _OWNED = 1, 2, 3
+_NOBODY = bytes(DIGEST_BYTES)  # not known
 _PATTERN = "manifest-*.log"
 _UNFINISHED = ".manifest-*.new"
 # A file that is being made is locked at once; one this old and free was left by a crash.
@@ -62,8 +66,8 @@ class Known:
 
 
 def record_bytes(num_path: int) -> int:
-    """Bytes of the record of a value with so many path tokens."""
-    return _FRAME.size + _ADDITION.size + num_path * TOKEN_BYTES
+    """Bytes of the records of a value with so many path tokens: its owner and its addition."""
+    return 2 * _FRAME.size + _OWNER.size + _ADDITION.size + num_path * TOKEN_BYTES
 
 
 class Manifest:
@@ -276,7 +280,8 @@ def _addition(known: Known) -> bytes:
     head = _ADDITION.pack(
         _ADDED, known.key, entry.namespace, entry.home, entry.num_own, known.num_bytes
     )
-    return _frame(head + entry.path)
+    owner = _OWNER.pack(_OWNED, known.key, entry.owner or _NOBODY)
+    return _frame(owner) + _frame(head + entry.path)
 
 
 def read_records(
@@ -285,13 +290,15 @@ def read_records(
     """(where the next record begins, key, the value or None where it was removed), in order."""
     file.seek(start)
     end, size = start, os.fstat(file.fileno()).st_size
+    owner = (b"", _NOBODY)
     while len(head := file.read(_FRAME.size)) == _FRAME.size:
         length, checksum = _FRAME.unpack(head)
         end += _FRAME.size + length
         if end > size or zlib.crc32(body := file.read(length)) != checksum:
             break  # torn by a crash, or damaged: nothing behind it can be trusted
-        known = _parse(body, is_ours)
-        if known is not None:
+        if len(body) == _OWNER.size and body[0] == _OWNED:
+            owner = _OWNER.unpack(body)[1:]
+        elif (known := _parse(body, owner, is_ours)) is not None:
             yield end, known.key, known
         elif len(body) == _REMOVAL.size and body[0] == _REMOVED:
             yield end, _REMOVAL.unpack(body)[1], None
@@ -307,11 +314,12 @@ def _read(file: BinaryIO, *, is_ours: bool) -> Iterator[Known]:
     yield from alive.values()
 
 
-def _parse(body: bytes, is_ours: bool) -> Known | None:
+def _parse(body: bytes, owner: tuple[bytes, bytes], is_ours: bool) -> Known | None:
     if len(body) < _ADDITION.size or body[0] != _ADDED:
         return None
     _, key, namespace, home, num_own, num_bytes = _ADDITION.unpack_from(body)
     path = body[_ADDITION.size :]
     if len(path) % TOKEN_BYTES or not 0 < num_own <= len(path) // TOKEN_BYTES:
         return None
-    return Known(key, Entry(namespace, path, num_own, home), num_bytes, is_ours)
+    tenant = owner[1] if owner[0] == key and owner[1] != _NOBODY else b""
+    return Known(key, Entry(namespace, path, num_own, home, tenant), num_bytes, is_ours)

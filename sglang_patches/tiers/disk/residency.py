@@ -57,6 +57,7 @@ class DiskResidency(Tier):
         self._digest = lru_cache(10_000)(
             lambda namespace, *behind: tier.fingerprint.namespace_digest(namespace.parts, *behind)
         )
+        self._owner_digest = lru_cache(10_000)(tier.fingerprint.tenant_digest)
         self._stores: dict[int, Transfer] = {}
         self._loads: dict[int, Transfer] = {}
         self._in_store: dict[Node, Transfer] = {}
@@ -172,8 +173,8 @@ class DiskResidency(Tier):
                 self._to_write[node] = None
 
     def _store(self, node: Node, slots: np.ndarray, *, owns_slots: bool) -> bool:
-        key = KVTree.path_key(node)
-        entry = Entry(self._digest_of(node), key, node.num_tokens, node.home)
+        key, owner = KVTree.path_key(node), self._owner_digest(node.root.namespace.tenant)
+        entry = Entry(self._digest_of(node), key, node.num_tokens, node.home, owner)
         stored = [above for above in KVTree.path(node) if DISK in above.copies]
         self.copies.pin(stored)
         has_room = self._make_room(self.tier.num_bytes(entry.num_path, entry.num_own))
@@ -379,8 +380,7 @@ class DiskResidency(Tier):
 
     def describe(self) -> dict[str, Any]:
         """Sizes and counters, for the status route."""
-        return {
-            **self.copies.describe(),
+        return self.copies.describe() | {
             "unclaimed_values": self.found.num_values,
             "waiting_tokens": self.num_waiting,
             "waiting_requests": len(self.waits),

@@ -44,12 +44,15 @@ class Entry:
     path       raw int32 token ids of the whole path; the node's own tokens are its end
     num_own    tokens whose KV is stored, >= 1
     home       position that the first own token's key was rotated for
+    owner      digest of the tenant; b"" where a list of the first release does not say it. The
+               value itself does not: whose it is follows from `namespace`
     """
 
     namespace: bytes
     path: bytes
     num_own: int
     home: int
+    owner: bytes = b""
 
     @property
     def num_path(self) -> int:

@@ -16,7 +16,7 @@ from models.tiny.train_tables import main, make_vocabulary
 
 pytestmark = pytest.mark.sglang  # torch and transformers come with the server
 
-FLAGS = ["--minutes", "0.01", "--mode-minutes", "0.01", "--vocab-size", "512", "--width", "32"]
+FLAGS = ["--minutes", "0.01", "--mode-steps", "2", "--vocab-size", "512", "--width", "32"]
 FLAGS += ["--layers", "2", "--heads", "2", "--step-tokens", "1024", "--copy-steps", "2"]
 
 

@@ -43,21 +43,27 @@ def digest_of(namespace: Namespace, behind: bytes = b"") -> bytes:
     return MARK.namespace_digest(namespace.parts, behind)
 
 
-def nodes_of(values: Iterable[Value]) -> list[tuple[Entry, np.ndarray]]:
+def nodes_of(values: Iterable[Value], *, has_owners: bool = True) -> list[tuple[Entry, np.ndarray]]:
     """Entries and rows to store; positions as in layout `tree`."""
     nodes = []
     for namespace, path, num_own, *behind in values:
         digest = digest_of(namespace, *behind)
         raw = np.array(path, "<i4").tobytes()
-        entry = Entry(digest, raw, num_own, len(path) - num_own)
+        owner = MARK.tenant_digest(namespace.tenant) if has_owners else b""
+        entry = Entry(digest, raw, num_own, len(path) - num_own, owner)
         nodes.append((entry, np.zeros((num_own, ROWS.num_bytes), np.uint8)))
     return nodes
 
 
-def restart(folder: Path, values: list[Value]) -> tuple[KVTree, FoundValues, DiskTier]:
-    """A tree on a folder in which another process has left `values`."""
+def restart(
+    folder: Path, values: list[Value], *, has_owners: bool = True
+) -> tuple[KVTree, FoundValues, DiskTier]:
+    """A tree on a folder in which another process has left `values`.
+
+    has_owners  False: as the first release lists them
+    """
     tier = DiskTier(MARK, folder, MANY)
-    store_all(tier, nodes_of(values))
+    store_all(tier, nodes_of(values, has_owners=has_owners))
     tier.close()
     tier = DiskTier(MARK, folder, MANY)
     tree = KVTree()
@@ -169,14 +175,30 @@ def test_what_begins_with_a_path_is_forgotten_for_one_tenant_or_for_all(
     tier.close()
 
 
-def test_a_joined_tree_of_a_tenant_is_forgotten_by_what_it_is_behind(tmp_path: Path) -> None:
-    _, found, tier = restart(
-        tmp_path, [(TENANT, [1, 2], 2, b"seen"), (TENANT, [1, 2], 2, b"other"), (TENANT, [5], 1)]
-    )
+JOINED: list[Value] = [
+    (TENANT, [1, 2], 2, b"seen"),
+    (TENANT, [1, 2], 2, b"other"),
+    (Namespace("salt", "sequential", "an adapter"), [1], 1),
+    (TENANT, [5], 1),
+    (Namespace("other"), [1, 2], 2, b"seen"),
+]
+
+
+def test_a_tenants_are_forgotten_whatever_they_are_behind(tmp_path: Path) -> None:
+    _, found, tier = restart(tmp_path, JOINED)
+    assert found.forget([np.array([1], "<i4").tobytes()], "salt") == 5
+    assert found.num_values == 2
+    tier.close()
+
+
+def test_a_list_of_the_first_release_tells_a_tenants_by_what_they_are_behind(
+    tmp_path: Path,
+) -> None:
+    _, found, tier = restart(tmp_path, JOINED, has_owners=False)
     starts = [np.array([1], "<i4").tobytes()]
     assert found.forget(starts, "salt") == 0
     assert found.forget(starts, "salt", [b"seen"]) == 2
-    assert found.num_values == 2
+    assert found.num_values == 4
     tier.close()
 
 

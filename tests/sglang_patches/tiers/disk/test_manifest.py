@@ -6,6 +6,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+from dataclasses import replace
 
 import pytest
 
@@ -264,3 +265,39 @@ def test_without_locks_there_is_no_list(tmp_path, monkeypatch, rng):
     assert not any(one.is_ok for one in tier.drain(SLOWEST_S))
     assert list(tier.entries()) == []
     tier.close()
+
+
+# -- whose a value is ----------------------------------------------------------------------------
+
+
+def test_owners_outlive_a_process_and_a_compaction(tmp_path):
+    known = replace(make_known(1), entry=replace(make_known(1).entry, owner=b"w" * 16))
+    manifest = Manifest(tmp_path)
+    for each in (known, make_known(2)):
+        manifest.add(each)
+    manifest.compact()
+    assert [each.entry.owner for each in manifest.read_all()] == [b"w" * 16, b""]
+    manifest.close()
+    after = Manifest(tmp_path)
+    assert list(after.read_all()) == [known, make_known(2)]
+    after.close()
+
+
+def test_a_list_of_the_first_release_is_read(tmp_path):
+    """Its records are those of today without the owner before each."""
+    manifest = Manifest(tmp_path)
+    manifest.add(make_known(1))
+    manifest.add(make_known(2))
+    manifest.remove(make_known(1).key)
+    manifest.close()
+    [path] = tmp_path.glob("manifest-*")
+    kept, left = b"", path.read_bytes()
+    while left:
+        size = 8 + int.from_bytes(left[:4], "little")
+        record, left = left[:size], left[size:]
+        kept += b"" if record[8] == 3 else record
+    assert len(kept) < path.stat().st_size
+    path.write_bytes(kept)
+    after = Manifest(tmp_path)
+    assert list(after.read_all()) == [make_known(2)]
+    after.close()
