@@ -57,7 +57,9 @@ class DiskResidency(Tier):
         self._digest = lru_cache(10_000)(
             lambda namespace, *behind: tier.fingerprint.namespace_digest(namespace.parts, *behind)
         )
-        self._owner_digest = lru_cache(10_000)(tier.fingerprint.tenant_digest)
+        self._owner_digest = lru_cache(10_000)(
+            lambda namespace: tier.fingerprint.tenant_digest(namespace.tenant)
+        )
         self._stores: dict[int, Transfer] = {}
         self._loads: dict[int, Transfer] = {}
         self._in_store: dict[Node, Transfer] = {}
@@ -173,8 +175,8 @@ class DiskResidency(Tier):
                 self._to_write[node] = None
 
     def _store(self, node: Node, slots: np.ndarray, *, owns_slots: bool) -> bool:
-        key, owner = KVTree.path_key(node), self._owner_digest(node.root.namespace.tenant)
-        entry = Entry(self._digest_of(node), key, node.num_tokens, node.home, owner)
+        key, owner = KVTree.path_key(node), self._owner_digest(node.root.namespace)
+        entry = Entry(self._digest(*node.root.identity), key, node.num_tokens, node.home, owner)
         stored = [above for above in KVTree.path(node) if DISK in above.copies]
         self.copies.pin(stored)
         has_room = self._make_room(self.tier.num_bytes(entry.num_path, entry.num_own))
@@ -308,7 +310,9 @@ class DiskResidency(Tier):
         slots = mover.alloc(node.num_tokens)
         assert slots is not None
         into = partial(mover.write, slots)
-        ticket = self.tier.load(ref, KVTree.path_key(node), self._digest_of(node), into=into)
+        ticket = self.tier.load(
+            ref, KVTree.path_key(node), self._digest(*node.root.identity), into=into
+        )
         if ticket is None:
             mover.free(slots)
             return None
@@ -395,6 +399,3 @@ class DiskResidency(Tier):
         """Find what neighbours on the same folder have stored, and leave them their room."""
         if not self._is_shut:
             self.found.hear()
-
-    def _digest_of(self, node: Node) -> bytes:
-        return self._digest(*node.root.identity)
