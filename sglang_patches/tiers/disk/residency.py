@@ -57,9 +57,7 @@ class DiskResidency(Tier):
         self._digest = lru_cache(10_000)(
             lambda namespace, *behind: tier.fingerprint.namespace_digest(namespace.parts, *behind)
         )
-        self._owner_digest = lru_cache(10_000)(
-            lambda namespace: tier.fingerprint.tenant_digest(namespace.tenant)
-        )
+        self._owner_of = lru_cache(10_000)(lambda each: tier.fingerprint.tenant_digest(each.tenant))
         self._stores: dict[int, Transfer] = {}
         self._loads: dict[int, Transfer] = {}
         self._in_store: dict[Node, Transfer] = {}
@@ -175,7 +173,7 @@ class DiskResidency(Tier):
                 self._to_write[node] = None
 
     def _store(self, node: Node, slots: np.ndarray, *, owns_slots: bool) -> bool:
-        key, owner = KVTree.path_key(node), self._owner_digest(node.root.namespace)
+        key, owner = KVTree.path_key(node), self._owner_of(node.root.namespace)
         entry = Entry(self._digest(*node.root.identity), key, node.num_tokens, node.home, owner)
         stored = [above for above in KVTree.path(node) if DISK in above.copies]
         self.copies.pin(stored)
