@@ -3,7 +3,9 @@
 
 Every schema is new: nouns and words that are no words, references drawn as chains, stars, bridges
 and joins, columns of equal names in several tables, foreign keys named as their target, by a role
-or short, and declared or not.
+or short, and declared or not. Names are words in lower case with `_` between, as a question says
+them: readers of this size did not learn within an hour to write names that a question spells in
+another way.
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ from models.tiny.invented import pseudo_word
 from models.tiny.stages import RECIPE
 
 _NUM_COLUMNS = (2, 5)
-_PSEUDO_SHARE = 0.35  # of the tables, with a name that is no word
+_PSEUDO_SHARE = 0.6  # of the tables, with a name that is no word
+_PSEUDO_COLUMN_SHARE = 0.3  # of the columns
 _COMMON_SHARE = 0.6  # of the columns, from the few that a schema has in many tables
 _NUM_COMMON = 4
 _LOOSE_SHARE = 0.15  # of the tables, that neither refer nor are referred to
 _DECLARED_SHARE = 0.5  # of the schemas, with FOREIGN KEY clauses
-_PLURAL_SHARE = 0.3
 _TWICE_SHARE = 0.12  # of the declared references, with a second one to the same table, by a role
 _KEY_NAMES = ("id", "id", "{}-id", "{}-code")
 _REFERENCE_NAMES = ("{}-id", "{}-id", "{}", "{}-ref", "role")
@@ -110,41 +112,38 @@ SHAPES: dict[str, Callable[[random.Random, int], Edges]] = {
 HELD_OUT_SHAPES: dict[str, Callable[[random.Random, int], Edges]] = {"tree": _tree, "ring": _ring}
 """Shapes that no reader is trained on."""
 
-SPELLINGS: dict[str, Callable[[list[str]], str]] = {
-    "snake": "_".join,
-    "camel": lambda words: words[0] + "".join(map(str.capitalize, words[1:])),
-    "pascal": lambda words: "".join(map(str.capitalize, words)),
-    "upper": lambda words: "_".join(words).upper(),
-}
-_SPELLED = ("snake", "snake", "snake", "camel", "pascal", "upper")
-
 
 def make_schema(
-    rng: random.Random, num_tables: int, *, is_held_out: bool = False, has_new_shapes: bool = False
+    rng: random.Random,
+    num_tables: int,
+    *,
+    pseudo_share: float = _PSEUDO_SHARE,
+    is_held_out: bool = False,
+    has_new_shapes: bool = False,
 ) -> Schema:
     """A schema of so many tables.
 
+    pseudo_share    of the tables, with a name that is no word
     is_held_out     names of tables, columns and roles that are drawn for no other schema
     has_new_shapes  references drawn as `HELD_OUT_SHAPES` has it
     """
     words = _load()
     part = "held_out_" if is_held_out else ""
-    spell = SPELLINGS[rng.choice(_SPELLED)]
-    is_plural = rng.random() < _PLURAL_SHARE
     is_declared = rng.random() < _DECLARED_SHARE
     key_name, reference_name = rng.choice(_KEY_NAMES), rng.choice(_REFERENCE_NAMES)
     if reference_name == "role" and not is_declared:
         reference_name = "{}-id"  # nothing else would say what is meant
-    nouns = _draw_nouns(rng, num_tables, words[f"{part}table"])
-    names = [spell((plural(noun) if is_plural else noun).split("-")) for noun in nouns]
-    keys = [spell(key_name.format(noun).split("-")) for noun in nouns]
+    nouns = _draw_nouns(rng, num_tables, words[f"{part}table"], pseudo_share)
+    names = [_spell(noun) for noun in nouns]
+    keys = [_spell(key_name.format(noun)) for noun in nouns]
     shapes = HELD_OUT_SHAPES if has_new_shapes else SHAPES
     num_linked = max(2, num_tables - sum(rng.random() < _LOOSE_SHARE for _ in range(num_tables)))
     edges = shapes[rng.choice(list(shapes))](rng, num_linked)
+    pseudo_columns = 0.0 if is_held_out else _PSEUDO_COLUMN_SHARE
     common = [
-        (word, kind)
+        (_draw_word(rng, words[part + kind], pseudo_columns), kind)
         for kind in ("text", "number")
-        for word in rng.sample(words[part + kind], _NUM_COMMON // 2)
+        for _ in range(_NUM_COMMON // 2)
     ]
     references: list[Reference] = []
     attributes: dict[str, tuple[Column, ...]] = {}
@@ -158,10 +157,10 @@ def make_schema(
                 ways = ["role", "role"]
             for way in ways:
                 role = rng.choice(words[f"{part}role"]) if way == "role" else ""
-                column = spell((role or way.format(nouns[target])).split("-"))
+                column = _spell(role or way.format(nouns[target]))
                 if _take(column, taken):
                     own.append(Reference(name, column, names[target], keys[target], _phrase(role)))
-        attributes[name] = _draw_attributes(rng, part, common, spell, taken)
+        attributes[name] = _draw_attributes(rng, part, common, taken, pseudo_columns)
         references += own
         columns = [*(Column(each.column, "INTEGER") for each in own), *attributes[name]]
         rng.shuffle(columns)
@@ -182,8 +181,8 @@ def _draw_attributes(
     rng: random.Random,
     part: str,
     common: Sequence[tuple[str, str]],
-    spell: Callable[[list[str]], str],
     taken: set[str],
+    pseudo_share: float,
 ) -> tuple[Column, ...]:
     """Columns that are no keys; their names are taken from then on.
 
@@ -194,10 +193,10 @@ def _draw_attributes(
     found: list[Column] = []
     for _ in range(rng.randint(*_NUM_COLUMNS)):
         kind = rng.choice(("text", "number"))
-        word = rng.choice(words[part + kind])
+        word = _draw_word(rng, words[part + kind], pseudo_share)
         if rng.random() < _COMMON_SHARE:
             word, kind = rng.choice(common)
-        column = spell(word.split("-"))
+        column = _spell(word)
         if _take(column, taken):
             found.append(Column(column, rng.choice(words[f"type_{kind}"])))
     return tuple(found)
@@ -234,21 +233,24 @@ def schema_of(declarations: Sequence[Declaration]) -> Schema:
     )
 
 
-def plural(noun: str) -> str:
-    """`wards`, `libraries`, `churches`."""
-    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
-        return f"{noun[:-1]}ies"
-    return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
-
-
-def _draw_nouns(rng: random.Random, number: int, words: Sequence[str]) -> list[str]:
+def _draw_nouns(
+    rng: random.Random, number: int, words: Sequence[str], pseudo_share: float
+) -> list[str]:
     """So many nouns, none twice, and none that SQL has for itself."""
     found: dict[str, None] = {}
     while len(found) < number:
-        noun = pseudo_word(rng) if rng.random() < _PSEUDO_SHARE else rng.choice(words)
-        if not {noun, plural(noun)} & RESERVED:
+        noun = _draw_word(rng, words, pseudo_share)
+        if noun not in RESERVED:
             found[noun] = None
     return list(found)
+
+
+def _draw_word(rng: random.Random, words: Sequence[str], pseudo_share: float) -> str:
+    return pseudo_word(rng) if rng.random() < pseudo_share else rng.choice(words)
+
+
+def _spell(word: str) -> str:
+    return word.replace("-", "_")
 
 
 def _phrase(name: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 from depcache.tables.catalog import Catalog
 from depcache.tables.declaration import Column, Declaration, ForeignKey
 from depcache.tables.render import render_tables
-from models.tiny.schemas import HELD_OUT_SHAPES, SHAPES, Schema, make_schema, plural, schema_of
+from models.tiny.schemas import HELD_OUT_SHAPES, SHAPES, Schema, make_schema, schema_of
 from models.tiny.sql_questions import MAX_JOINS, made_up_value, make_examples, make_questions
 
 NUM = 120
@@ -145,9 +145,14 @@ def test_nothing_is_asked_about_tables_without_columns() -> None:
     assert ask(schema_of([empty]), 1) == []
 
 
-@pytest.mark.parametrize(
-    ("noun", "several"),
-    [("ward", "wards"), ("library", "libraries"), ("church", "churches"), ("tray", "trays")],
-)
-def test_plurals(noun: str, several: str) -> None:
-    assert plural(noun) == several
+def test_a_question_says_names_as_they_are_written(schemas: list[Schema]) -> None:
+    for schema in schemas:
+        for name, noun in schema.nouns.items():
+            assert name == noun.replace(" ", "_") == name.lower()
+
+
+def test_tables_may_have_names_that_are_no_words() -> None:
+    plain = make_schema(random.Random(3), 12, pseudo_share=0.0, is_held_out=True)
+    strange = make_schema(random.Random(3), 12, pseudo_share=1.0)
+    assert not set(plain.nouns) & set(strange.nouns)
+    assert len(set(strange.nouns)) == 12
