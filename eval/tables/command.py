@@ -5,7 +5,8 @@ Counts the tokens of text-to-SQL prompts over the schemas and questions of a fol
 `eval.tables.sets`), by what is reused (`eval.tables.simulate`): ordinary prefix caches, with the
 tables as they come, in the order in which the schema declares them, and by how often they are
 asked; and tables that are computed once. Then the same of agents, which ask several times about the
-same tables (`eval.tables.agents`). No model answers anything.
+same tables (`eval.tables.agents`), and of prompts that hold some columns of each table
+(`eval.tables.wide`). No model answers anything.
 
     --quick    100 questions of each workload and one order of them instead of three
     --ahead    only a real server, which computes the tables of BIRD ahead (`eval.tables.ahead`)
@@ -32,6 +33,8 @@ from eval.tables.ahead import measure_ahead
 from eval.tables.answers import MADE_UP, SETS, make_set, measure_answers
 from eval.tables.sets import read_sql_set
 from eval.tables.simulate import SYSTEMS, simulate
+from eval.tables.wide import SYSTEMS as WIDE_SYSTEMS
+from eval.tables.wide import simulate_wide
 
 NUM_QUICK = 40
 """Questions of each set with --answers --quick."""
@@ -74,7 +77,9 @@ def run(args: argparse.Namespace) -> int:
     print(to_text(rows), file=sys.stderr)
     agents = simulate_agents(open_set, num_tokens, quick=args.quick)
     print(agents_to_text(agents), file=sys.stderr)
-    report = {"better": "lower", "tokens": rows, "agents": agents}
+    wide = simulate_wide(args.data, num_tokens, quick=args.quick)
+    print(wide_to_text(wide), file=sys.stderr)
+    report = {"better": "lower", "tokens": rows, "agents": agents, "wide": wide}
     report |= {"characters_per_token": CHARS_PER_TOKEN}
     write_report(report | about(args, time.perf_counter() - started), args.json)
     return 0
@@ -169,10 +174,18 @@ def agents_to_text(rows: list[dict[str, Any]]) -> str:
     return _to_text("agents, tokens a question", cells)
 
 
-def _to_text(title: str, rows: list[tuple[str, dict[str, float]]]) -> str:
+def wide_to_text(rows: list[dict[str, Any]]) -> str:
+    """The tokens of the tables to compute for a question, as a table."""
+    cells = [(row["workload"] + ", wide" * row["wide"], row["computed"]) for row in rows]
+    return _to_text("some columns, tokens a question", cells, WIDE_SYSTEMS)
+
+
+def _to_text(
+    title: str, rows: list[tuple[str, dict[str, float]]], systems: tuple[str, ...] = SYSTEMS
+) -> str:
     width = max(len(title), *(len(name) for name, _ in rows))
-    lines = [" ".join([title.ljust(width), *(f"{name:>16}" for name in SYSTEMS)])]
+    lines = [" ".join([title.ljust(width), *(f"{name:>17}" for name in systems)])]
     for name, tokens in rows:
-        cells = (f"{tokens[system]:16,.0f}" for system in SYSTEMS)
+        cells = (f"{tokens[system]:17,.0f}" for system in systems)
         lines.append(" ".join([name.ljust(width), *cells]))
     return "\n".join(lines)

@@ -11,6 +11,7 @@ import pytest
 from eval.__main__ import main
 from eval.tables.agents import FORMS as AGENT_FORMS
 from eval.tables.simulate import FORMS, SYSTEMS
+from eval.tables.wide import WORKLOADS
 from tests.eval.tables.made import write_set
 
 
@@ -32,7 +33,10 @@ def test_a_report_has_the_tokens_of_every_workload(
     assert [row["workload"] for row in agents] == list(AGENT_FORMS)
     for row in agents:
         assert all(row["tables_first"][name] > row["instructions"] for name in SYSTEMS)
-    assert "lake:sql:12, tables_first" in capsys.readouterr().err
+    wide = json.loads(file.read_text())["wide"]
+    assert [row["workload"] for row in wide if row["wide"]] == list(WORKLOADS)
+    told = capsys.readouterr().err
+    assert "lake:sql:12, tables_first" in told and "lake:sql:12, wide" in told
 
 
 def test_without_data_it_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
