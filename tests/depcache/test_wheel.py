@@ -19,6 +19,7 @@ from scripts.wheel_check import MAX_WHEEL_BYTES
 
 ROOT = Path(__file__).parents[2]
 PACKAGED = ("depcache", "flashinfer_masks")
+LICENSES = ("LICENSE", "NOTICE")
 
 
 def read_project(folder: str) -> dict[str, Any]:
@@ -43,7 +44,7 @@ def copy_tree(source: Path, target: Path) -> None:
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files that the wheels are made of: building leaves folders beside them."""
     folder = tmp_path_factory.mktemp("checkout")
-    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
+    for name in ("pyproject.toml", "README.md", *LICENSES):
         shutil.copyfile(ROOT / name, folder / name)
     for name in (*PACKAGED, "sglang_patches"):
         copy_tree(ROOT / name, folder / name)
@@ -71,13 +72,21 @@ def test_the_wheel_of_the_plugin_is_all_of_it_with_both_entry_points(
     said = wheel.read(points).decode()
     assert "[sglang.srt.plugins]\ndepcache = sglang_patches.plugin:register" in said
     assert "[sglang.srt.platforms]\ndepcache = sglang_patches.platform:activate" in said
-    leave_out = {"build", "depcache_sglang.egg-info", "__pycache__", "pyproject.toml"}
+    leave_out = {"build", "depcache_sglang.egg-info", "__pycache__", "pyproject.toml", *LICENSES}
     ours = {
         str(file.relative_to(ROOT))
         for file in (ROOT / "sglang_patches").rglob("*")
         if file.is_file() and not leave_out & set(file.parts)
     }
     assert {name for name in wheel.namelist() if ".dist-info/" not in name} == ours
+
+
+@pytest.mark.parametrize("folder", [".", "sglang_patches", "models/tiny"])
+def test_each_wheel_has_the_licence(checkout: Path, tmp_path: Path, folder: str) -> None:
+    wheel = zipfile.ZipFile(build(checkout / folder, tmp_path))
+    for name in LICENSES:
+        (found,) = [each for each in wheel.namelist() if each.endswith(f"/licenses/{name}")]
+        assert wheel.read(found) == (ROOT / name).read_bytes()
 
 
 def test_plugin_and_client_are_of_one_release() -> None:
