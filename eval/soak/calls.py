@@ -14,10 +14,12 @@ import httpx
 
 from eval.soak.judge import Answer
 from eval.soak.ledger import Ledger
-from eval.soak.server import Server
+from eval.soak.server import Endpoint
 
 ANSWER_S = 120.0
 """What takes longer is a fault: nothing here is that large."""
+
+CUT_OFF = "cut off with the server"
 
 _HEADERS = {"Content-Type": "application/json"}
 
@@ -39,7 +41,7 @@ class Reply:
 class Caller:
     """Sends requests to one server, whichever life it is in."""
 
-    def __init__(self, server: Server, ledger: Ledger) -> None:
+    def __init__(self, server: Endpoint, ledger: Ledger) -> None:
         self.server = server
         self.ledger = ledger
         # A server closes the connection behind a 500: who used it again at once would be reset.
@@ -93,7 +95,7 @@ class Caller:
     def note_silence(self, kind: str, error: Exception, request: Mapping[str, Any]) -> None:
         """A request without an answer. That of a dead server is its death's, and noted there."""
         if self.server.is_ending or not self.server.is_running:
-            self.ledger.seen["cut off with the server"] += 1
+            self.ledger.seen[CUT_OFF] += 1
             return
         self.ledger.fault("no answer", f"{kind}: {error!r}", request)
 

@@ -30,19 +30,41 @@ from depcache.serving.launch import require_sglang
 from eval.output import about, require, write_report
 from eval.soak.judge import Judge
 from eval.soak.ledger import Ledger
-from eval.soak.phases import FOLDERS, PHASES, Soak
+from eval.soak.phases import FOLDERS, PHASES, ROUTED, Soak
 from eval.soak.prompts import World
 from eval.soak.report import make_report, to_text
 
 MINUTES = 15.0
 FAULTS = "faults.jsonl"
-SHARES = {"kills": 0.1, "shared": 0.05, "weights": 0.05, "disk": 0.1, "stalls": 0.2}
+SHARES = {
+    "kills": 0.1,
+    "shared": 0.05,
+    "weights": 0.05,
+    "disk": 0.1,
+    "stalls": 0.2,
+    ROUTED: 0.07,
+}
 """Shares of the minutes; the storm has the rest, less what starting servers takes."""
-LEAST_S = {"kills": 16.0, "shared": 8.0, "weights": 8.0, "disk": 12.0, "stalls": 200.0}
+LEAST_S = {
+    "kills": 16.0,
+    "shared": 8.0,
+    "weights": 8.0,
+    "disk": 12.0,
+    "stalls": 200.0,
+    ROUTED: 60.0,
+}
 MOST_S = 240.0
 STORM_SHARE = 0.4
 """The storm's share at least, however long servers take to start."""
-NUM_STARTS = {"storm": 1, "kills": 2, "shared": 1, "weights": 0, "disk": 2, "stalls": 1}
+NUM_STARTS = {
+    "storm": 1,
+    "kills": 2,
+    "shared": 1,
+    "weights": 0,
+    "disk": 2,
+    "stalls": 1,
+    ROUTED: 2,
+}
 START_S = 30.0
 
 
@@ -53,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", type=Path, help="file for the report; - is stdout")
     add("--out", type=Path, help="folder for logs and faults (default: a temporary one)")
     add("--only", nargs="+", choices=PHASES, metavar="PHASE", help=f"of {', '.join(PHASES)}")
+    add("--smg", type=Path, help=f"the command of SMG, for the phase {ROUTED}")
     add("--seed", type=int, default=0, help="of everything that is drawn (default 0)")
 
 
@@ -60,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
     """Run it, print and write; 1 if the bar is missed."""
     require_sglang()
     require("psutil")
+    if ROUTED in (args.only or ()) and args.smg is None:
+        raise ConfigError(f"the phase {ROUTED} needs SMG: name its command with --smg")
     if not args.minutes > 0:
         raise ConfigError(f"--minutes is {args.minutes:g}: choose more than 0")
     folder = args.out or Path(tempfile.mkdtemp(prefix="depcache-soak-"))
@@ -76,12 +101,14 @@ def run(args: argparse.Namespace) -> int:
     return 1 if report["missed"] else 0
 
 
-def make_plan(minutes: float, only: list[str] | None = None) -> dict[str, float]:
+def make_plan(
+    minutes: float, only: list[str] | None = None, *, has_smg: bool = False
+) -> dict[str, float]:
     """Seconds of traffic of each phase, so that all takes about so long.
 
     The other phases have their shares, from LEAST_S to MOST_S; the storm has what is left.
     """
-    phases = only or list(PHASES)
+    phases = only or [phase for phase in PHASES if phase != ROUTED or has_smg]
     total = minutes * 60
     seconds = {
         phase: max(LEAST_S[phase], min(MOST_S, total * SHARES[phase]))
@@ -104,10 +131,9 @@ async def _soak(
     tokenizer = AutoTokenizer.from_pretrained(next(iter(FOLDERS.values())))
     ledger = Ledger(folder / FAULTS)
     with Judge(FOLDERS) as judge:
-        soak = Soak(
-            ledger, judge, World(tokenizer, args.seed), tokenizer, args.seed, folder, on_step
-        )
-        await soak.run(make_plan(args.minutes, args.only))
+        world = World(tokenizer, args.seed)
+        soak = Soak(ledger, judge, world, tokenizer, args.seed, folder, on_step, args.smg)
+        await soak.run(make_plan(args.minutes, args.only, has_smg=args.smg is not None))
     seconds = time.monotonic() - started
     report = make_report(
         ledger,

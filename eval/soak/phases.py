@@ -7,6 +7,7 @@ shared   a second server on that folder for a while
 weights  other weights and back during traffic; the disk is off from then on, by design
 disk     a folder on a file system that is soon full, and a start when it is read-only
 stalls   what one heavy request costs everybody else, on an idle server
+routed   through SMG to two servers, of which one is killed on the way; only with --smg
 """
 
 from __future__ import annotations
@@ -18,16 +19,19 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from depcache.errors import ServerError
 from depcache.serving.tiny import TINY_NAME
+from eval.soak.calls import CUT_OFF
 from eval.soak.judge import Judge
 from eval.soak.ledger import Ledger
 from eval.soak.prompts import World
 from eval.soak.questions import Request, draw_request
-from eval.soak.server import STRESS, Server, Setup
+from eval.soak.routed import ACTIONS, Routed, draw_routed
+from eval.soak.server import STRESS, Endpoint, Server, Setup
 from eval.soak.small_disk import MountError, small_disk
 from eval.soak.stalls import Stall, measure_stalls
 from eval.soak.storm import Storm
@@ -47,7 +51,8 @@ FOLDERS = {name: kept_folder(name) for name in (TINY, SELF_ATTENTION)}
 """Two sets of weights of one model, by name."""
 
 ON_MAIN = ("storm", "kills", "shared", "weights")
-PHASES = (*ON_MAIN, "disk", "stalls")
+ROUTED = "routed"
+PHASES = (*ON_MAIN, "disk", "stalls", ROUTED)
 
 
 @dataclass
@@ -61,6 +66,7 @@ class Soak:
     seed: int
     folder: Path
     on_step: Callable[[str], None]
+    smg: Path | None = None
     leaked: int = 0
     kills: list[dict[str, Any]] = field(default_factory=list)
     restart_hits: int = 0
@@ -140,7 +146,9 @@ class Soak:
         self._servers.append(server)
         return server
 
-    def _make_storm(self, server: Server, name: str, num_clients: int = 20) -> Storm:
+    def _make_storm[Asked: Endpoint](
+        self, server: Asked, name: str, num_clients: int = 20
+    ) -> Storm[Asked]:
         return Storm(
             server,
             self.ledger,
@@ -154,7 +162,7 @@ class Soak:
 
     # -- on the main server ------------------------------------------------------------------------
 
-    async def _run_storm(self, storm: Storm, seconds: float) -> None:
+    async def _run_storm(self, storm: Storm[Server], seconds: float) -> None:
         await storm.warm_up()
         watch = Watch(storm.server)
         watching = asyncio.create_task(watch.run())
@@ -171,7 +179,7 @@ class Soak:
                 "p99_ttft_ms_end": self.ledger.p99_ttft_ms(stop - fifth, stop),
             }
 
-    async def _run_kills(self, storm: Storm, seconds: float) -> None:
+    async def _run_kills(self, storm: Storm[Server], seconds: float) -> None:
         for how in ("SIGKILL", "SIGTERM"):
             kept = await self._keep(storm, how)
             traffic = asyncio.create_task(storm.run(NO_END_S))
@@ -193,7 +201,7 @@ class Soak:
             self.restart_hits += hits
             self.kills.append(found | {"loaded_after": hits, "missed_after": missed})
 
-    async def _keep(self, storm: Storm, name: str) -> list[Request]:
+    async def _keep(self, storm: Storm[Server], name: str) -> list[Request]:
         """Requests whose trees are on disk when this returns."""
         rng = random.Random(f"{self.seed}/kept/{name}")
         kept: list[Request] = []
@@ -213,7 +221,7 @@ class Soak:
                 await asyncio.sleep(0.2)
         return kept
 
-    async def _ask_kept(self, storm: Storm, kept: list[Request]) -> tuple[int, int]:
+    async def _ask_kept(self, storm: Storm[Server], kept: list[Request]) -> tuple[int, int]:
         """Tokens that were loaded and missed, asked right after a restart and judged."""
         loaded = missed = 0
         for request in kept:
@@ -223,7 +231,7 @@ class Soak:
                     missed += report["missed"]
         return loaded, missed
 
-    async def _run_shared(self, storm: Storm, seconds: float) -> None:
+    async def _run_shared(self, storm: Storm[Server], seconds: float) -> None:
         folder = storm.server.setup.settings["disk_folder"]
         second = self.make_server("second", disk_folder=folder)
         await asyncio.to_thread(second.start)
@@ -235,7 +243,7 @@ class Soak:
             await asyncio.to_thread(second.stop)
             self.leaked = max(self.leaked, other.leaked)
 
-    async def _run_weights(self, storm: Storm, seconds: float) -> None:
+    async def _run_weights(self, storm: Storm[Server], seconds: float) -> None:
         traffic = asyncio.create_task(storm.run(seconds))
         changes = []
         for name in (SELF_ATTENTION, TINY):
@@ -307,3 +315,29 @@ class Soak:
                 )
 
         await asyncio.to_thread(run)
+
+    async def _run_routed(self, seconds: float) -> None:
+        assert self.smg is not None
+        servers = [self.make_server(f"routed-{number}") for number in range(2)]
+        routed = Routed(servers, self.smg, self.folder)
+        storm = self._make_storm(routed, ROUTED, 12)
+        storm.actions, storm.tidies = ACTIONS, False
+        try:
+            await asyncio.to_thread(routed.start)
+            storm.draw = partial(draw_routed, model=routed.model)
+            await storm.run(seconds / 3)
+            traffic = asyncio.create_task(storm.run(seconds * 2 / 3))
+            await asyncio.sleep(seconds / 6)
+            cut_off = self.ledger.seen[CUT_OFF]
+            under_way = len(self.ledger.suspects())
+            noticed_s = await asyncio.to_thread(routed.kill_one)
+            await traffic
+            self.notes[ROUTED] = {
+                "under_way": under_way,
+                "cut_off": self.ledger.seen[CUT_OFF] - cut_off,
+                "noticed_s": round(noticed_s, 1),
+            }
+        finally:
+            await storm.calls.close()
+            await asyncio.to_thread(routed.stop)
+            self.leaked = max(self.leaked, storm.leaked)

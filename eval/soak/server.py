@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 import psutil
@@ -70,6 +70,27 @@ class Usage:
         return sum(self.rss_mb.values())
 
 
+class Endpoint(Protocol):
+    """What clients of a soak ask: a server, or several behind a router.
+
+    is_ending  what is cut off from here on is cut off by us
+    rest_urls  of the servers themselves, which say what they hold
+    """
+
+    url: str
+    is_ending: bool
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def log_tail(self) -> str: ...
+    @property
+    def log_file(self) -> Path: ...
+    @property
+    def is_running(self) -> bool: ...
+    @property
+    def rest_urls(self) -> list[str]: ...
+
+
 class Server:
     """One server after the other, with the same setup; their logs are kept, one file each."""
 
@@ -123,6 +144,11 @@ class Server:
             return psutil.Process(self._process.pid).status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return False
+
+    @property
+    def rest_urls(self) -> list[str]:
+        """Where it says what it holds."""
+        return [self.url]
 
     def stop(self) -> None:
         """End it, if it runs. Safe to call twice."""

@@ -12,7 +12,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +26,7 @@ from eval.soak.judge import Judge, to_json
 from eval.soak.ledger import Ledger
 from eval.soak.prompts import World
 from eval.soak.questions import Request, about, draw_request
-from eval.soak.server import Server, num_leaked, wait_for_rest
+from eval.soak.server import Endpoint, num_leaked, wait_for_rest
 from eval.soak.weights import Weights
 
 NUM_CLIENTS = 20
@@ -42,14 +42,17 @@ _SUSPECTS = 20
 
 
 @dataclass
-class Storm:
-    """All clients of one server. `run` may be called again.
+class Storm[Asked: Endpoint]:
+    """All clients of one server, or of one router. `run` may be called again.
 
     pool_tokens  of the server: the longest prompts are a little shorter
     leaked       most tokens that were held at a rest
+    actions      what clients do, and how often
+    tidies       flush and persist at rests, which only a server itself can do
+    draw         makes a request of a prompt, see `draw_request`
     """
 
-    server: Server
+    server: Asked
     ledger: Ledger
     judge: Judge
     world: World
@@ -60,6 +63,9 @@ class Storm:
     leaked: int = 0
     deaths: int = 0
     targets: list[Target] = field(default_factory=list)
+    actions: Mapping[str, float] = field(default_factory=lambda: _ACTIONS)
+    tidies: bool = True
+    draw: Callable[..., Request] = draw_request
     _num_runs: int = 0
     _num_rests: int = 0
     _active: int = 0
@@ -93,7 +99,8 @@ class Storm:
                         task.result()  # what went wrong there ends this phase
                 if deadline - time.monotonic() > REST_EVERY_S / 2 and not over.done():
                     async with self.at_rest():
-                        await self._tidy()
+                        if self.tidies:
+                            await self._tidy()
             self.end()
             await asyncio.gather(*tasks)
         finally:
@@ -112,7 +119,7 @@ class Storm:
         await asyncio.gather(*(action(rng) for action in heaviest + [self._look] * 20))
 
     async def _read_targets(self) -> None:
-        if not self.targets:
+        if not self.targets and "fuzz" in self.actions:
             openapi = await self.calls.send("openapi", "GET", "/openapi.json")
             self.targets = [] if openapi is None else make_targets(json.loads(openapi.text))
 
@@ -145,17 +152,18 @@ class Storm:
     async def at_rest(self) -> AsyncIterator[None]:
         """The same, and the server must hold nothing then."""
         async with self.quiet():
-            async with httpx.AsyncClient(base_url=self.server.url, timeout=60) as http:
-                try:
-                    held = await wait_for_rest(http)
-                except ServerError as error:
-                    if self.server.is_running and not self.server.is_ending:
-                        self.ledger.fault("no rest", str(error))
-                    held = {}
+            for url in self.server.rest_urls:
+                async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+                    try:
+                        held = await wait_for_rest(http)
+                    except ServerError as error:
+                        if self.server.is_running and not self.server.is_ending:
+                            self.ledger.fault("no rest", str(error))
+                        held = {}
+                if held:
+                    self.ledger.fault("held at rest", str(held))
+                    self.leaked = max(self.leaked, num_leaked(held))
             self.ledger.seen["rests"] += 1
-            if held:
-                self.ledger.fault("held at rest", str(held))
-                self.leaked = max(self.leaked, num_leaked(held))
             yield
 
     async def _tidy(self) -> None:
@@ -194,7 +202,7 @@ class Storm:
 
     async def _client(self, number: int) -> None:
         rng = random.Random(f"{self.seed}/{self._num_runs}/{number}")
-        actions = [(getattr(self, f"_{name}"), weight) for name, weight in _ACTIONS.items()]
+        actions = [(getattr(self, f"_{name}"), weight) for name, weight in self.actions.items()]
         verbs: list[Callable[[random.Random], Awaitable[None]]] = [verb for verb, _ in actions]
         shares = [weight for _, weight in actions]
         await asyncio.sleep(rng.uniform(0, 0.5))
@@ -211,21 +219,21 @@ class Storm:
                 await asyncio.sleep(0.1)
 
     async def _ask(self, rng: random.Random) -> None:
-        await self.ask(draw_request(rng, self.world.draw(rng)))
+        await self.ask(self.draw(rng, self.world.draw(rng)))
 
     async def _ask_long(self, rng: random.Random) -> None:
         num_new = rng.choice((1, 8))
         num_tokens = int(self.pool_tokens * rng.uniform(0.5, 0.95)) - num_new - 16
-        await self.ask(draw_request(rng, self.world.draw_long(rng, num_tokens), num_new))
+        await self.ask(self.draw(rng, self.world.draw_long(rng, num_tokens), num_new))
 
     async def _burst(self, rng: random.Random) -> None:
         """The same at once, many times."""
-        request = draw_request(rng, self.world.draw(rng), 4)
+        request = self.draw(rng, self.world.draw(rng), 4)
         await asyncio.gather(*(self.ask(request) for _ in range(BURST)))
 
     async def _close(self, rng: random.Random) -> None:
         """A client that goes away at some moment, and sometimes comes again with the same id."""
-        request = draw_request(rng, self.world.draw(rng))
+        request = self.draw(rng, self.world.draw(rng))
         if rng.random() < 0.3:
             request.body["rid"] = f"{self.seed}-{rng.getrandbits(60):015x}."
         work = asyncio.create_task(self._send(request))
@@ -240,7 +248,7 @@ class Storm:
         await self._check(request, await self._send(request))
 
     async def _abort(self, rng: random.Random) -> None:
-        request = draw_request(rng, self.world.draw(rng))
+        request = self.draw(rng, self.world.draw(rng))
         request.body["rid"] = f"{self.seed}-{rng.getrandbits(60):015x}."
         work = asyncio.create_task(self._send(request))
         await asyncio.wait([work], timeout=_a_moment(rng))

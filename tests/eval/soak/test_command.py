@@ -13,7 +13,7 @@ from eval.__main__ import main
 from eval.soak import command
 from eval.soak.command import make_plan
 from eval.soak.judge import EXACT, TOLERANCE
-from eval.soak.phases import ON_MAIN, PHASES
+from eval.soak.phases import ON_MAIN, PHASES, ROUTED
 from tests.eval.soak.made import report_of
 
 
@@ -40,9 +40,16 @@ def test_no_time_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--minutes is 0" in capsys.readouterr().err
 
 
+@pytest.mark.sglang
+def test_a_router_has_to_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["soak", "--only", "routed"]) == 2
+    assert "--smg" in capsys.readouterr().err
+
+
 def test_a_plan_takes_about_the_minutes_and_the_storm_most_of_them() -> None:
     for minutes in (15, 60):
-        seconds = make_plan(minutes)
+        assert set(make_plan(minutes)) == set(PHASES) - {ROUTED}
+        seconds = make_plan(minutes, has_smg=True)
         assert set(seconds) == set(PHASES)
         assert sum(seconds.values()) <= minutes * 60
         assert seconds["storm"] == max(seconds.values())
