@@ -6,10 +6,11 @@ questions about schemas that none of them was trained on. Each is read as it was
 made-up schemas under every other mask too. An answer is right where it selects, over two databases
 of made-up rows, what the gold query does.
 
-    made_up       schemas of 4 to 12 tables, whose names are no words and are drawn anew
+    made_up       new schemas of 4 to 12 tables, of words that those of the training have too
     more_tables   the same with 13 to 18
     other_shapes  the same with references drawn as trees and rings
-    new_words     the same with names of tables and columns that are words training never has
+    no_words      the same with names of tables and columns that are no words
+    new_words     the same with words that training never has
     spider, bird  real schemas, and questions from the same templates
 """
 
@@ -44,7 +45,7 @@ Flags = NDArray[np.bool_]
 
 MADE_UP = "made_up"
 REAL_SETS = ("spider", "bird")
-SETS = (MADE_UP, "more_tables", "other_shapes", "new_words", *REAL_SETS)
+SETS = (MADE_UP, "more_tables", "other_shapes", "no_words", "new_words", *REAL_SETS)
 NUM_OF_SCHEMA = {name: 30 if name in REAL_SETS else 8 for name in SETS}
 """Questions of a schema at most, by the set: there are few real ones."""
 
@@ -111,7 +112,7 @@ def _schemas(name: str, rng: random.Random, data: Path | None) -> Iterator[Schem
         yield make_schema(
             rng,
             rng.randint(*sizes),
-            pseudo_share=0.0 if name == "new_words" else 1.0,
+            pseudo_share=float(name == "no_words"),
             is_held_out=name == "new_words",
             has_new_shapes=name == "other_shapes",
         )

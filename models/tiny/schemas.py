@@ -4,8 +4,9 @@
 Every schema is new: nouns and words that are no words, references drawn as chains, stars, bridges
 and joins, columns of equal names in several tables, foreign keys named as their target, by a role
 or short, and declared or not. Names are words in lower case with `_` between, as a question says
-them: readers of this size did not learn within an hour to write names that a question spells in
-another way.
+them, and nearly all of them are words that every schema draws from: readers of this size did not
+learn within an hour to spell names in another way than the question, or to join tables whose names
+are no words.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ from models.tiny.invented import pseudo_word
 from models.tiny.stages import RECIPE
 
 _NUM_COLUMNS = (2, 5)
-_PSEUDO_SHARE = 0.6  # of the tables, with a name that is no word
-_PSEUDO_COLUMN_SHARE = 0.3  # of the columns
+_PSEUDO_SHARE = 0.05  # of the tables and columns, with a name that is no word
 _COMMON_SHARE = 0.6  # of the columns, from the few that a schema has in many tables
 _NUM_COMMON = 4
 _LOOSE_SHARE = 0.15  # of the tables, that neither refer nor are referred to
@@ -123,7 +123,7 @@ def make_schema(
 ) -> Schema:
     """A schema of so many tables.
 
-    pseudo_share    of the tables, with a name that is no word
+    pseudo_share    of the tables and columns, with a name that is no word
     is_held_out     names of tables, columns and roles that are drawn for no other schema
     has_new_shapes  references drawn as `HELD_OUT_SHAPES` has it
     """
@@ -139,9 +139,8 @@ def make_schema(
     shapes = HELD_OUT_SHAPES if has_new_shapes else SHAPES
     num_linked = max(2, num_tables - sum(rng.random() < _LOOSE_SHARE for _ in range(num_tables)))
     edges = shapes[rng.choice(list(shapes))](rng, num_linked)
-    pseudo_columns = 0.0 if is_held_out else _PSEUDO_COLUMN_SHARE
     common = [
-        (_draw_word(rng, words[part + kind], pseudo_columns), kind)
+        (_draw_word(rng, words[part + kind], pseudo_share), kind)
         for kind in ("text", "number")
         for _ in range(_NUM_COMMON // 2)
     ]
@@ -160,7 +159,7 @@ def make_schema(
                 column = _spell(role or way.format(nouns[target]))
                 if _take(column, taken):
                     own.append(Reference(name, column, names[target], keys[target], _phrase(role)))
-        attributes[name] = _draw_attributes(rng, part, common, taken, pseudo_columns)
+        attributes[name] = _draw_attributes(rng, part, common, taken, pseudo_share)
         references += own
         columns = [*(Column(each.column, "INTEGER") for each in own), *attributes[name]]
         rng.shuffle(columns)

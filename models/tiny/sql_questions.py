@@ -21,6 +21,7 @@ from models.tiny.invented import pseudo_word
 from models.tiny.schemas import Reference, Schema, make_schema, say
 
 MAX_JOINS = 4
+_JOINS = (0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 4)  # one of them is drawn for a question
 _FILTER_SHARE = 0.6  # of the questions
 _NUMBERS = ("INT", "REAL", "NUM", "DEC", "FLOAT", "DOUBLE", "BIGINT", "SMALLINT")
 
@@ -51,7 +52,7 @@ def make_questions(
     for _ in range(3 * number):
         if len(found) == number or not askable:
             break
-        way = _draw_way(rng, graph, rng.choice(askable), rng.randint(0, MAX_JOINS))
+        way = _draw_way(rng, graph, rng.choice(askable), rng.choice(_JOINS))
         if way is None or not schema.attributes[way[-1][0]]:
             continue
         question = _ask(rng, schema, way, value_of)
