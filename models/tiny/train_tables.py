@@ -16,7 +16,8 @@ The last four are trained on the same questions in the same order for equally ma
 `--mode-steps` each, from the same weights, so `python -m eval tables --answers` compares what a
 table sees and nothing else. `OUT/base`,
 `OUT/flat`, ... are the models and `OUT/log.jsonl` has the losses. A stage whose model is there
-already is not trained again. Needs the extra `finetune`.
+already is not trained again. With `--start` the base goes on from another folder's, without the
+stage `copy`. Needs the extra `finetune`.
 """
 
 from __future__ import annotations
@@ -85,24 +86,32 @@ def train(
     seed: int = SEED,
     is_compiled: bool = False,
     copy_steps: int = COPY_STEPS,
+    start: Path | None = None,
     modes: tuple[str, ...] = TABLE_MODES,
 ) -> None:
-    """The base for `minutes`, then each of `modes` from it for so many steps."""
+    """The base for `minutes`, then each of `modes` from it for so many steps.
+
+    start  a model of another run's, of the same shape, that the base goes on from; give another
+           seed, or it sees the same schemas again
+    """
     from transformers import AutoTokenizer
 
     out.mkdir(parents=True, exist_ok=True)
     is_begun = (out / BASE).exists()
-    tokenizer = (
-        AutoTokenizer.from_pretrained(out / BASE)
-        if is_begun
-        else make_vocabulary(shape.vocab_size, seed)
-    )
+    known = out / BASE if is_begun else start
+    if known is None:
+        tokenizer = make_vocabulary(shape.vocab_size, seed)
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(known)
     network = make_network(shape, MAX_LEN, seed)
     trainer = Trainer(network, shape, out / "log.jsonl", is_compiled=is_compiled)
     if not is_begun:
-        copies = copy_rows(shape.vocab_size, np.random.default_rng(seed))
-        phases = [(1.0, shape.num_rows(4 * COPY_LEN), copies)]
-        trainer.run("copy", phases, 0.0, max_steps=copy_steps, has_muon=False)
+        if start is None:
+            copies = copy_rows(shape.vocab_size, np.random.default_rng(seed))
+            phases = [(1.0, shape.num_rows(4 * COPY_LEN), copies)]
+            trainer.run("copy", phases, 0.0, max_steps=copy_steps, has_muon=False)
+        else:
+            trainer.load(start)
         _run(trainer, BASE, tokenizer, _BASE_PHASES, 60 * minutes, seed)
         network.save_pretrained(out / BASE)
         tokenizer.save_pretrained(out / BASE)
@@ -177,6 +186,7 @@ def main() -> None:
     parser.add_argument(
         "--copy-steps", type=int, default=COPY_STEPS, help=f"before the base ({COPY_STEPS})"
     )
+    parser.add_argument("--start", type=Path, help="model that the base goes on from")
     parser.add_argument("--compile", action="store_true", help="needs a C++ compiler on a CPU")
     parser.add_argument("--seed", type=int, default=SEED)
     add_shape_arguments(parser)
@@ -189,6 +199,7 @@ def main() -> None:
         seed=args.seed,
         is_compiled=args.compile,
         copy_steps=args.copy_steps,
+        start=args.start,
         modes=tuple(args.modes),
     )
 

@@ -51,6 +51,19 @@ def test_every_mode_begins_from_one_base_and_is_left_as_a_model(
     assert (tmp_path / "base/model.safetensors").read_bytes() == before
 
 
+def test_a_base_goes_on_from_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import AutoTokenizer
+
+    train(tmp_path / "one", "--modes", monkeypatch=monkeypatch)
+    start = str(tmp_path / "one/base")
+    log = train(tmp_path / "two", "--modes", "--start", start, monkeypatch=monkeypatch)
+    assert [line["stage"] for line in log if "steps" in line] == ["base"]
+    one, two = (tmp_path / name / "base" for name in ("one", "two"))
+    assert (one / "model.safetensors").read_bytes() != (two / "model.safetensors").read_bytes()
+    tokenizers = [AutoTokenizer.from_pretrained(each).get_vocab() for each in (one, two)]
+    assert tokenizers[0] == tokenizers[1]
+
+
 @pytest.mark.parametrize("mode", TABLE_MODES)
 def test_a_mode_is_trained_with_the_mask_that_it_is_served_with(tokenizer: Any, mode: str) -> None:
     attention = "flat" if mode == "flat" else "dependency"
