@@ -159,7 +159,7 @@ _HERE = _Words(
     )
 )
 # They say which way the first reference leads, and name what is between: readers of this size did
-# not learn within half an hour to find out which of two tables refers to the other, and if any does.
+# not learn within half an hour to find out which of two tables refers to the other, if any does.
 _THERE = _Words(
     (
         "Show the {shown} of every {noun} that refers to {an_other} whose {column} is {value}.",
