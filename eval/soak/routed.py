@@ -112,7 +112,7 @@ class Routed:
 
     @property
     def rest_urls(self) -> list[str]:
-        """Of the servers that run: what each holds is asked of itself."""
+        """Addresses of the servers that run: what each holds is asked of itself."""
         return [each.url for each in self._servers if each.is_running]
 
     def log_tail(self) -> str:
