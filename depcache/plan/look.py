@@ -66,14 +66,9 @@ def look_up(tree: KVTree, root: Node, table: SegmentTable, *, num_tiers: int | N
         chosen = choose_public(table, own, _states(table, others))
         if chosen is not None:
             found = _look(tree, root, table, names, public, chosen)
-    if _is_whole(table, found):
+    if table.is_whole(found.matched):
         found.tail = _look_at_tail(tree, root, table, names)
     return found
-
-
-def _is_whole(table: SegmentTable, found: Look) -> bool:
-    sizes = zip(found.matched, table.starts, table.stops, strict=True)
-    return all(matched == stop - start for matched, start, stop in sizes)
 
 
 def _states(table: SegmentTable, found: Look) -> list[int]:

@@ -59,13 +59,11 @@ class Lookahead:
             return path[-1]
 
         # What is public is wanted as well: which of the two will be read is not known yet.
-        for read in (root, tree.public_root(root)):
+        for read in filter(None, (root, tree.public_root(root))):
             ends: list[Node] = []
             for segment, (start, stop, parent, position) in enumerate(
                 zip(table.starts, table.stops, table.parents, table.placed, strict=True)
             ):
-                if read is None:
-                    break
                 above = table.root_of(tree, read, segment) if parent < 0 else ends[parent]
                 if (hidden := table.hidden.get(segment)) is not None:
                     above = want(above, hidden, above.home + above.num_tokens)

@@ -78,82 +78,97 @@ def match_segments(
     twice. What a segment is hidden behind is passed on the way down, and in no list. O(segments +
     matched nodes).
     """
-    options = allow_shift, any_position, num_tiers
-    found = _match_twins(tree, root, table, *options)
+    matcher = _Matcher(tree, table, allow_shift, any_position, tree.tiers.names[:num_tiers])
+    found = matcher.match(root)
     public = None if any_position else tree.public_root(root)
     if public is not None and min(own := _states(table, found), default=ON_DEVICE) < ON_DEVICE:
-        others = _match_twins(tree, public, table, *options)
+        others = matcher.match(public)
         chosen = choose_public(table, own, _states(table, others))
         if chosen is not None:
             found = _take(table, found, others, chosen)
     start = table.task_start
-    if tail_stop > start and table.tail_key and _is_whole(table, found):
+    if tail_stop > start and table.tail_key and table.is_whole(found.matched):
         above = table.tail_root(tree, root)
         assert above is not None
-        way = _Way(tree, table, found, *options)
-        end, at = way.descend(above, start, tail_stop, int(table.positions[start]))
+        end, at = matcher.descend(found, above, start, tail_stop, int(table.positions[start]))
         if at > start:
             found.tail_end = end
     return found
 
 
-def _match_twins(
-    tree: KVTree,
-    root: Node,
-    table: SegmentTable,
-    allow_shift: bool,
-    any_position: bool,
-    num_tiers: int | None,
-) -> Match:
-    """All segments, below one root."""
-    options = allow_shift, any_position, num_tiers
-    num_nodes = tree.num_nodes
-    found = _match(tree, root, table, *options)
-    if table.has_twins and tree.num_nodes > num_nodes:
-        # A later segment may have split a node that an earlier one had found whole. Now every
-        # node is cut where one of them ends.
-        found = _match(tree, root, table, *options)
-    return found
+@dataclass(frozen=True, slots=True)
+class _Matcher:
+    """Follows a prompt down a tree; the fields are as for `match_segments`.
 
+    names  of the tiers that count
+    """
 
-class _Way:
-    """Follows tokens of a prompt down from a node, and notes in `found` what it meets."""
+    tree: KVTree
+    table: SegmentTable
+    allow_shift: bool
+    any_position: bool
+    names: Sequence[str]
 
-    def __init__(
-        self,
-        tree: KVTree,
-        table: SegmentTable,
-        found: Match,
-        allow_shift: bool,
-        any_position: bool,
-        num_tiers: int | None,
-    ) -> None:
-        self._tree = tree
-        self._table = table
-        self._found = found
-        self._allow_shift = allow_shift
-        self._any_position = any_position
-        self._names = tree.tiers.names[:num_tiers]
+    def match(self, root: Node) -> Match:
+        """What is found of the segments below one root."""
+        num_nodes = self.tree.num_nodes
+        found = self._match_once(root)
+        if self.table.has_twins and self.tree.num_nodes > num_nodes:
+            # A later segment may have split a node that an earlier one had found whole. Now every
+            # node is cut where one of them ends.
+            found = self._match_once(root)
+        return found
 
-    def descend(self, node: Node, start: int, stop: int, position: int) -> tuple[Node, int]:
-        """From `node` down the tokens [start, stop); the deepest node, and where it ends."""
-        tokens, key, found = self._table.tokens, self._table.key, self._found
+    def _match_once(self, root: Node) -> Match:
+        tree, table = self.tree, self.table
+        found = Match.empty(table.num_segments, len(self.names))
+        complete = [False] * table.num_segments
+        for segment, (start, stop, parent, position) in enumerate(
+            zip(table.starts, table.stops, table.parents, table.placed, strict=True)
+        ):
+            if parent < 0:
+                node = table.root_of(tree, root, segment)
+            elif complete[parent]:
+                node = found.ends[parent]
+                assert node is not None
+            else:
+                continue
+            if (hidden := table.hidden.get(segment)) is not None:
+                path, num_found = tree.walk(node, hidden, only_resident=not self.any_position)
+                if num_found * TOKEN_BYTES < len(hidden):
+                    continue
+                node = path[-1]
+            node, at = self.descend(found, node, start, stop, position)
+            if at > start:
+                found.ends[segment] = node
+                found.matched[segment] = at - start
+                complete[segment] = at == stop
+        return found
+
+    def descend(
+        self, found: Match, node: Node, start: int, stop: int, position: int
+    ) -> tuple[Node, int]:
+        """From `node` down the tokens [start, stop); the deepest node, and where it ends.
+
+        found  gets the nodes on the way
+        """
+        tokens, key = self.table.tokens, self.table.key
         at = start
         while at < stop:
             child = node.children.get(tokens[at])
             if child is None:
                 break
             is_resident = child.slots is not None
-            tier = -1 if is_resident else fastest(child, self._names)
+            tier = -1 if is_resident else fastest(child, self.names)
             if tier is None:
                 break
             end = at + child.num_tokens
             is_placed = child.home == position + at - start
-            if not (is_placed or self._any_position or (self._allow_shift and is_resident)):
+            if not (is_placed or self.any_position or (self.allow_shift and is_resident)):
                 break
             if end > stop or key[at * TOKEN_BYTES : end * TOKEN_BYTES] != child.key:
                 size = common_prefix_tokens(child.key, key[at * TOKEN_BYTES : stop * TOKEN_BYTES])
-                child = self._tree.split(child, size)
+                child = self.tree.split(child, size)
                 end = at + size
             if is_resident:
                 found.nodes.append(child)
@@ -167,46 +182,6 @@ class _Way:
         # A split ends the run: the remainder has no child with the next token, or it is
         # at `stop`, so the loop above needs no further test.
         return node, at
-
-
-def _match(
-    tree: KVTree,
-    root: Node,
-    table: SegmentTable,
-    allow_shift: bool,
-    any_position: bool,
-    num_tiers: int | None,
-) -> Match:
-    num_segments = len(table.starts)
-    found = Match.empty(num_segments, len(tree.tiers.names[:num_tiers]))
-    way = _Way(tree, table, found, allow_shift, any_position, num_tiers)
-    complete = [False] * num_segments
-    for segment, (start, stop, parent, position) in enumerate(
-        zip(table.starts, table.stops, table.parents, table.placed, strict=True)
-    ):
-        if parent < 0:
-            node = table.root_of(tree, root, segment)
-        elif complete[parent]:
-            node = found.ends[parent]
-            assert node is not None
-        else:
-            continue
-        if (hidden := table.hidden.get(segment)) is not None:
-            path, num_found = tree.walk(node, hidden, only_resident=not any_position)
-            if num_found * TOKEN_BYTES < len(hidden):
-                continue
-            node = path[-1]
-        node, at = way.descend(node, start, stop, position)
-        if at > start:
-            found.ends[segment] = node
-            found.matched[segment] = at - start
-            complete[segment] = at == stop
-    return found
-
-
-def _is_whole(table: SegmentTable, found: Match) -> bool:
-    sizes = zip(found.matched, table.starts, table.stops, strict=True)
-    return all(matched == stop - start for matched, start, stop in sizes)
 
 
 def _states(table: SegmentTable, found: Match) -> list[int]:

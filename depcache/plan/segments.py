@@ -189,6 +189,11 @@ class SegmentTable:
     def num_segments(self) -> int:
         return len(self.starts)
 
+    def is_whole(self, matched: Sequence[int]) -> bool:
+        """Whether all of each segment matched: (S,) numbers of leading tokens."""
+        sizes = zip(matched, self.starts, self.stops, strict=True)
+        return all(size == stop - start for size, start, stop in sizes)
+
     def root_of(self, tree: KVTree, root: Node, segment: int) -> Node:
         """What a segment without a parent hangs below in `tree`.
 

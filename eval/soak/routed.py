@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -43,7 +43,7 @@ def draw_routed(
 
 
 class Routed:
-    """Servers and SMG in front of them, for as long as a `with` block.
+    """Servers and SMG in front of them, from `start` to `stop`.
 
     smg    the command
     model  the name by which it is asked
@@ -57,7 +57,7 @@ class Routed:
         self._servers = servers
         self._smg = smg
         self._folder = folder
-        self._router: AbstractContextManager[str] | None = None
+        self._router = ExitStack()
 
     def start(self) -> None:
         """Start those that do not run, and the router."""
@@ -65,8 +65,8 @@ class Routed:
             if not server.is_running:
                 server.start()
         urls = [server.url for server in self._servers]
-        self._router = route(self._smg, "consistent_hashing", urls, self.log_file)
-        self.url = self._router.__enter__()
+        router = route(self._smg, "consistent_hashing", urls, self.log_file)
+        self.url = self._router.enter_context(router)
         models = httpx.get(f"{urls[0]}/v1/models", timeout=60).json()
         self.model = models["data"][0]["id"]
         self.is_ending = False
@@ -74,9 +74,7 @@ class Routed:
     def stop(self) -> None:
         """End them all. Safe to call twice."""
         self.is_ending = True
-        if self._router is not None:
-            self._router.__exit__(None, None, None)
-        self._router = None
+        self._router.close()
         for server in self._servers:
             server.stop()
 
@@ -108,7 +106,7 @@ class Routed:
     @property
     def is_running(self) -> bool:
         """Whether a server is left that answers."""
-        return self._router is not None and any(each.is_running for each in self._servers)
+        return any(each.is_running for each in self._servers)
 
     @property
     def rest_urls(self) -> list[str]:
@@ -118,10 +116,3 @@ class Routed:
     def log_tail(self) -> str:
         """The last lines of the servers' logs."""
         return "\n".join(each.log_tail() for each in self._servers)
-
-    def __enter__(self) -> Routed:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     print(to_text(rows), file=sys.stderr)
     agents = simulate_agents(open_set, num_tokens, quick=args.quick)
     print(agents_to_text(agents), file=sys.stderr)
-    wide = simulate_wide(args.data, num_tokens, quick=args.quick)
+    wide = simulate_wide(open_set, num_tokens, quick=args.quick)
     print(wide_to_text(wide), file=sys.stderr)
     report = {"better": "lower", "tokens": rows, "agents": agents, "wide": wide}
     report |= {"characters_per_token": CHARS_PER_TOKEN}

@@ -39,11 +39,15 @@ MIN_WORD = 3
 
 @dataclass(frozen=True, slots=True)
 class SqlQuestion:
-    """A question, with the hint that the set gives, and the tables that answer it."""
+    """A question, with the hint that the set gives, and the tables that answer it.
+
+    sql  the right query; "" where the set does not say
+    """
 
     text: str
     database: str
     gold: tuple[str, ...]
+    sql: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class SqlSet:
 
     catalog    in the order in which the schemas declare them
     databases  the tables of each, in that order
+    declared   what each table declares
     words      of each table: its name, its columns and what they are called
     rarity     of each word, higher for one that few tables have
     """
@@ -59,6 +64,7 @@ class SqlSet:
     name: str
     catalog: Catalog
     databases: Mapping[str, tuple[str, ...]]
+    declared: Mapping[str, Declaration]
     words: Mapping[str, frozenset[str]]
     rarity: Mapping[str, float]
     questions: Sequence[SqlQuestion]
@@ -107,7 +113,7 @@ def read_sql_set(folder: Path, name: str) -> SqlSet:
     """The set of that name. Raises SetError where it is not there, or a file is none of a set."""
     if name not in PARTS:
         raise SetError(f"{name!r} is no set of tables: use {', '.join(PARTS)}")
-    schemas: dict[str, list[tuple[Table, frozenset[str]]]] = {}
+    schemas: dict[str, list[tuple[Table, Declaration, frozenset[str]]]] = {}
     questions: list[SqlQuestion] = []
     for part in PARTS[name]:
         file = file_of(folder, part, "schemas")
@@ -117,7 +123,8 @@ def read_sql_set(folder: Path, name: str) -> SqlSet:
                 schemas[row["db_id"]] = _tables_of(row)
             except (KeyError, TypeError, ValueError, StopIteration, PromptError) as error:
                 raise SetError(f"row {number} of {str(file)!r} is no schema ({error})") from error
-    words = {table.name: said for found in schemas.values() for table, said in found}
+    tables = [each for found in schemas.values() for each in found]
+    words = {table.name: said for table, _, said in tables}
     for part in PARTS[name]:
         needed = ("db_id", "question", "gold_tables")
         for _, row in read_rows(file_of(folder, part, "questions"), needed):
@@ -127,13 +134,15 @@ def read_sql_set(folder: Path, name: str) -> SqlSet:
                     f"{row['question']} {row.get('evidence') or ''}".strip(),
                     row["db_id"],
                     tuple(dict.fromkeys(table for table in gold if table in words)),
+                    row.get("sql") or "",
                 )
             )
     counts = Counter(word for said in words.values() for word in said)
     return SqlSet(
         name,
-        Catalog(table for found in schemas.values() for table, _ in found),
-        {key: tuple(table.name for table, _ in found) for key, found in schemas.items()},
+        Catalog(table for table, _, _ in tables),
+        {key: tuple(table.name for table, _, _ in found) for key, found in schemas.items()},
+        {table.name: declared for table, declared, _ in tables},
         words,
         {word: (1 + count) ** -0.5 for word, count in counts.items()},
         tuple(each for each in questions if each.gold),
@@ -169,15 +178,15 @@ def declarations_of(row: dict[str, Any]) -> list[Declaration]:
     ]
 
 
-def _tables_of(row: dict[str, Any]) -> list[tuple[Table, frozenset[str]]]:
-    """Each table of a database with its words."""
-    found: list[tuple[Table, frozenset[str]]] = []
+def _tables_of(row: dict[str, Any]) -> list[tuple[Table, Declaration, frozenset[str]]]:
+    """Each table of a database, what it declares, and its words."""
+    found: list[tuple[Table, Declaration, frozenset[str]]] = []
     for table, declared in zip(row["tables"], declarations_of(row), strict=True):
         said = " ".join(f"{each['label']} {each['name']}" for each in (table, *table["columns"]))
         name = f"{row['db_id']}.{table['name']}"
         references = tuple(f"{row['db_id']}.{key.target_table}" for key in declared.foreign_keys)
         text = FORMS["ddl_comments"].write(declared)
-        found.append((Table(name, text, references), words_of(said)))
+        found.append((Table(name, text, references), declared, words_of(said)))
     return found
 
 

@@ -18,9 +18,9 @@ by their words. A cache without end, the system cached.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from os.path import commonpath
 from typing import Any
 
 import sqlglot
@@ -29,15 +29,10 @@ from sqlglot.errors import SqlglotError
 
 from depcache.tables.declaration import Column, Declaration
 from depcache.tables.forms import FORMS
-from eval.sets import read_rows
 from eval.tables.prompts import choose, read_form
 from eval.tables.sets import (
-    PARTS,
     SqlQuestion,
     SqlSet,
-    declarations_of,
-    file_of,
-    read_sql_set,
     words_of,
 )
 from eval.tables.simulate import NUM_QUICK, SEEDS
@@ -74,7 +69,8 @@ class WideTable:
         for each in declared.columns:
             if each.name not in keys:
                 longer = _FORM.write(replace(bare, columns=(*own, each)))
-                columns[each.name] = num_tokens("x" * (len(longer) - len(head)))
+                start = len(commonpath([head, longer]))
+                columns[each.name] = num_tokens(longer[start : start + len(longer) - len(head)])
         return cls(declared, num_tokens(head), columns)
 
     def count(self, chosen: frozenset[str]) -> int:
@@ -82,33 +78,32 @@ class WideTable:
         return self.head + sum(self.columns[name] for name in chosen)
 
 
-def columns_of(sql: str, tables: Sequence[Declaration]) -> dict[str, set[str]]:
-    """The columns that a query names, by table; one that several tables have counts for each."""
+def columns_of(sql: str) -> frozenset[str]:
+    """The columns that a query names, in lower case; none where it cannot be read."""
     try:
-        named = {
-            each.name.lower() for each in sqlglot.parse_one(sql, "sqlite").find_all(exp.Column)
-        }
+        query = sqlglot.parse_one(sql, "sqlite")
     except SqlglotError:
-        named = set()
-    return {
-        table.table: {each.name for each in table.columns if each.name.lower() in named}
-        for table in tables
-    }
+        return frozenset()
+    return frozenset(each.name.lower() for each in query.find_all(exp.Column))
 
 
 def choose_columns(
-    table: WideTable, gold: set[str], question: SqlQuestion, rng: random.Random
+    table: WideTable, named: frozenset[str], question: SqlQuestion, rng: random.Random
 ) -> frozenset[str]:
-    """Columns beside the keys that a linker gives a prompt."""
+    """Columns beside the keys that a linker gives a prompt.
+
+    named  in lower case those that the right query names, of this table or another
+    """
     asked = words_of(question.text)
 
     def score(column: Column) -> int:
         return len(asked & words_of(f"{column.name} {column.comment}"))
 
-    others = [c for c in table.declared.columns if c.name in table.columns and c.name not in gold]
+    columns = [each for each in table.declared.columns if each.name in table.columns]
+    gold = {each.name for each in columns if each.name.lower() in named}
+    others = [each for each in columns if each.name not in gold]
     others.sort(key=lambda column: (-score(column), column.name))
-    extra = others[: rng.choice(NUM_EXTRA)]
-    return frozenset({c.name for c in extra} | (gold & set(table.columns)))
+    return frozenset(gold | {each.name for each in others[: rng.choice(NUM_EXTRA)]})
 
 
 class _Counts:
@@ -117,6 +112,7 @@ class _Counts:
     def __init__(self, data: SqlSet, tables: Mapping[str, WideTable]) -> None:
         self.computed = dict.fromkeys(SYSTEMS, 0)
         self.context = {"whole": 0, "some": 0}
+        self.num_prompts = 0
         self._data = data
         self._tables = tables
         self._known: set[Any] = set()
@@ -125,6 +121,7 @@ class _Counts:
 
     def add(self, chosen: Mapping[str, frozenset[str]]) -> None:
         """A prompt: its tables with the columns of each."""
+        self.num_prompts += 1
         here = set(chosen)
         way: dict[str, tuple[Any, ...]] = {"whole": (), "some": ()}
         for name in self._data.declare(chosen):
@@ -143,6 +140,13 @@ class _Counts:
             for column in some:
                 self._take("columns", (name, seen, column), table.columns[column])
 
+    def per_prompt(self) -> dict[str, float]:
+        """How many prompts there were, and the tokens of one."""
+        num = max(1, self.num_prompts)
+        sizes = {f"context {which}": size / num for which, size in self.context.items()}
+        computed = {name: size / num for name, size in self.computed.items()}
+        return {"prompts": num, **sizes, **computed}
+
     def _take(self, system: str, key: Any, size: int) -> None:
         if (system, key) not in self._known:
             self._known.add((system, key))
@@ -150,7 +154,7 @@ class _Counts:
 
 
 def simulate_wide(
-    folder: Path, num_tokens: Callable[[str], int], *, quick: bool = False
+    open_set: Callable[[str], SqlSet], num_tokens: Callable[[str], int], *, quick: bool = False
 ) -> list[dict[str, Any]]:
     """Two rows for each of `WORKLOADS`: all prompts, and those with a wide table.
 
@@ -159,63 +163,39 @@ def simulate_wide(
     """
     rows: list[dict[str, Any]] = []
     for name in WORKLOADS:
-        form = read_form(name)
-        data = read_sql_set(folder, form.set_name)
-        declared = dict(_declarations(folder, form.set_name))
+        data = open_set(read_form(name).set_name)
         tables = {
-            each.name: WideTable.make(declared[each.name], num_tokens) for each in data.catalog
+            name: WideTable.make(declared, num_tokens) for name, declared in data.declared.items()
         }
-        gold = _gold_columns(folder, form.set_name, declared)
-        for is_wide in (False, True):
-            runs: list[dict[str, float]] = []
-            for seed in SEEDS[:1] if quick else SEEDS:
-                rng = random.Random(seed)
-                asked = rng.sample(data.questions, len(data.questions))
-                counts, num = _Counts(data, tables), 0
-                for question in asked[:NUM_QUICK] if quick else asked:
-                    names = choose(data, question, form, rng)
-                    found = gold.get((question.database, question.text), {})
-                    chosen = {
-                        each: choose_columns(tables[each], found.get(each, set()), question, rng)
-                        for each in names
-                    }
-                    most = max(len(tables[each].declared.columns) for each in names)
-                    if not is_wide or most >= WIDE_COLUMNS:
-                        counts.add(chosen)
-                        num += 1
-                runs.append(_per_prompt(counts, num))
-            rows.append({"workload": name, "wide": is_wide, **_mean(runs)})
+        runs = [
+            _count(data, tables, name, random.Random(seed), NUM_QUICK if quick else None)
+            for seed in (SEEDS[:1] if quick else SEEDS)
+        ]
+        for is_wide, counts in zip((False, True), zip(*runs, strict=True), strict=True):
+            mean = _mean([each.per_prompt() for each in counts])
+            rows.append({"workload": name, "wide": is_wide, **mean})
     return rows
 
 
-def _declarations(folder: Path, set_name: str) -> Iterator[tuple[str, Declaration]]:
-    for part in PARTS[set_name]:
-        for _, row in read_rows(file_of(folder, part, "schemas"), ("db_id", "tables")):
-            for declared in declarations_of(row):
-                yield f"{row['db_id']}.{declared.table}", declared
-
-
-def _gold_columns(
-    folder: Path, set_name: str, declared: Mapping[str, Declaration]
-) -> dict[tuple[str, str], dict[str, set[str]]]:
-    """By database and question the columns that its query names, by table."""
-    found: dict[tuple[str, str], dict[str, set[str]]] = {}
-    for part in PARTS[set_name]:
-        for _, row in read_rows(file_of(folder, part, "questions"), ("db_id", "question")):
-            names = [f"{row['db_id']}.{table}" for table in row["gold_tables"]]
-            there = [declared[each] for each in names if each in declared]
-            columns = columns_of(row.get("sql") or "", there)
-            text = f"{row['question']} {row.get('evidence') or ''}".strip()
-            found[row["db_id"], text] = {
-                f"{row['db_id']}.{table}": some for table, some in columns.items()
-            }
-    return found
-
-
-def _per_prompt(counts: _Counts, num: int) -> dict[str, float]:
-    num = max(1, num)
-    sizes = {f"context {which}": size / num for which, size in counts.context.items()}
-    return {"prompts": num, **sizes, **{name: n / num for name, n in counts.computed.items()}}
+def _count(
+    data: SqlSet,
+    tables: Mapping[str, WideTable],
+    name: str,
+    rng: random.Random,
+    number: int | None,
+) -> tuple[_Counts, _Counts]:
+    """Counts of so many prompts of a workload, and of those with a wide table."""
+    form = read_form(name)
+    every, wide = _Counts(data, tables), _Counts(data, tables)
+    for question in rng.sample(data.questions, len(data.questions))[:number]:
+        names = choose(data, question, form, rng)
+        columns = columns_of(question.sql)
+        named = {each: columns if each in question.gold else frozenset[str]() for each in names}
+        chosen = {each: choose_columns(tables[each], named[each], question, rng) for each in names}
+        every.add(chosen)
+        if any(len(tables[each].declared.columns) >= WIDE_COLUMNS for each in names):
+            wide.add(chosen)
+    return every, wide
 
 
 def _mean(runs: Sequence[Mapping[str, float]]) -> dict[str, Any]:

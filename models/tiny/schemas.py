@@ -5,8 +5,8 @@ Every schema is new: nouns and words that are no words, references drawn as chai
 and joins, columns of equal names in several tables, foreign keys named as their target, by a role
 or short, and declared or not. Names are words in lower case with `_` between, as a question says
 them, and nearly all of them are words that every schema draws from: readers of this size did not
-learn within an hour to spell names in another way than the question, or to join tables whose names
-are no words.
+learn within 40 minutes to spell names in another way than the question, or to join tables whose
+names are no words.
 """
 
 from __future__ import annotations

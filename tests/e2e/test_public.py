@@ -8,6 +8,7 @@ import random
 import pytest
 
 from tests.e2e.served import EngineCase, Served
+from tests.helpers.engine import reuse_of
 from tests.helpers.prompts import TreePrompt, random_forest, random_tokens
 
 CASE = EngineCase(
@@ -29,6 +30,18 @@ pytestmark = pytest.mark.sglang
 @pytest.fixture(scope="module")
 def case() -> EngineCase:
     return CASE
+
+
+def test_a_tenant_finds_what_was_asked_without_a_salt(served: Served) -> None:
+    rng = random.Random(5)
+    prompt = TreePrompt(random_tokens(rng, 5), random_forest(rng, 3), random_tokens(rng, 3))
+    assert reuse_of(served.ask(prompt, num_new=2)) == (0, 0, prompt.num_context)
+    assert reuse_of(served.ask(prompt, num_new=2, extra_key="cy")) == (prompt.num_context, 0, 0)
+    # And nobody finds a tenant's.
+    prompt = TreePrompt(random_tokens(rng, 5), random_forest(rng, 3), random_tokens(rng, 3))
+    for who in ("cy", "di", None):
+        found = served.ask(prompt, num_new=2, extra_key=who)
+        assert reuse_of(found) == (0, 0, prompt.num_context)
 
 
 def test_answers_of_mixed_prompts_equal_a_recompute(served: Served) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from depcache.tables.declaration import Column, Declaration, ForeignKey
 from eval.tables import wide
-from eval.tables.sets import SqlQuestion
+from eval.tables.sets import SqlQuestion, declarations_of, read_sql_set
 from eval.tables.wide import SYSTEMS, WideTable, choose_columns, columns_of, simulate_wide
 
 ORDERS = Declaration(
@@ -41,16 +42,23 @@ def test_a_table_is_its_keys_and_other_columns_beside_them() -> None:
         ("", set()),
     ],
 )
-def test_the_right_columns_are_those_that_the_query_names(sql: str, found: set[str]) -> None:
-    assert columns_of(sql, [ORDERS]) == {"orders": found}
+def test_the_right_columns_are_those_that_the_query_names(
+    sql: str, found: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = SqlQuestion("?", "shop", ("shop.orders",))
+    monkeypatch.setattr(wide, "NUM_EXTRA", (0,))
+    table = WideTable.make(ORDERS, len)
+    assert choose_columns(table, columns_of(sql), question, random.Random(0)) == found
 
 
 def test_a_linker_gives_the_right_columns_and_the_likeliest_others() -> None:
     table = WideTable.make(ORDERS, len)
     question = SqlQuestion("Which place is it?", "shop", ("shop.orders",))
-    chosen = [choose_columns(table, {"price"}, question, random.Random(i)) for i in range(20)]
+    chosen = [
+        choose_columns(table, frozenset({"price"}), question, random.Random(i)) for i in range(20)
+    ]
     assert set(chosen) == {frozenset({"price"}), frozenset({"price", "Place"})}
-    chosen = [choose_columns(table, set(), question, random.Random(i)) for i in range(20)]
+    chosen = [choose_columns(table, frozenset(), question, random.Random(i)) for i in range(20)]
     assert frozenset({"Place"}) in chosen and frozenset({"price"}) not in chosen
 
 
@@ -78,12 +86,12 @@ def test_each_column_is_computed_once_where_it_is_a_row(
     monkeypatch.setattr(wide, "WORKLOADS", ("linked:bird",))
     monkeypatch.setattr(wide, "NUM_EXTRA", (0,))
     monkeypatch.setattr("eval.tables.prompts.NUM_EXTRA", (0,))
-    every, only_wide = simulate_wide(tmp_path, len, quick=True)
+    every, only_wide = simulate_wide(partial(read_sql_set, tmp_path), len, quick=True)
     assert (every["prompts"], only_wide["prompts"]) == (20, 10)
     assert every["context"]["some"] < every["context"]["whole"] / 2
     computed = every["computed"]
     assert tuple(computed) == SYSTEMS
-    few, many = (WideTable.make(each, len) for each in reversed(wide.declarations_of(schema)))
+    few, many = (WideTable.make(each, len) for each in reversed(declarations_of(schema)))
     # `many` once, and `few` alone and behind it.
     whole = few.count(frozenset(few.columns)), many.count(frozenset(many.columns))
     assert computed["whole, references"] == pytest.approx((2 * whole[0] + whole[1]) / 20, abs=0.1)
