@@ -159,28 +159,20 @@ def find_refusals(server_args: Any, config: Config) -> list[str]:
 
 
 def _find_untried(server_args: Any, config: Config) -> list[str]:
-    """What nobody has run, unless the user wants to try; and ranks with a disk tier never."""
+    """What nobody has run, unless the user wants to try."""
     untried: list[str] = []
-    reasons: list[str] = []
     tp_size = getattr(server_args, "tp_size", 1)
-    if tp_size > 1 and config.disk_gb:
-        reasons.append(
-            f"disk_gb {config.disk_gb:g} with --tp-size {tp_size} is not supported, because every "
-            "rank would wait for its own disk: leave one of them out"
-        )
     enable_lora = getattr(server_args, "enable_lora", None)
     device = getattr(server_args, "device", None)
     if device != "cpu":
         where = f"on {device or 'an accelerator'}"
-        if tp_size > 1 and not config.disk_gb:
+        if tp_size > 1:
             untried.append(f"--tp-size {tp_size} {where}")
         if enable_lora or (enable_lora is None and getattr(server_args, "lora_paths", None)):
             untried.append(f"LoRA (--enable-lora, --lora-paths) {where}")
     if config.disk_gb and config.disk_backend in POINTER_BACKENDS:
         untried.append(f"disk_backend {config.disk_backend!r}")
-    if not config.experimental:
-        reasons += [_never_run(what) for what in untried]
-    return reasons
+    return [] if config.experimental else [_never_run(what) for what in untried]
 
 
 def _never_run(what: str) -> str:

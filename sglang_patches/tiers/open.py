@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from depcache.config import Config
+from sglang_patches.ranks import RankGroup
 from sglang_patches.tiers.disk.file_hashes import FileHashes
-from sglang_patches.tiers.disk.fingerprint import make_fingerprint
+from sglang_patches.tiers.disk.fingerprint import Fingerprint, make_fingerprint
+from sglang_patches.tiers.disk.ranked import RankedDiskTier
 from sglang_patches.tiers.disk.tier import DiskTier
 from sglang_patches.tiers.host.pool import GB, bytes_per_token, row_shape
 from sglang_patches.tiers.host.tier import HostTier
@@ -30,7 +32,7 @@ def open_host(device_pool: Any, config: Config) -> HostTier | None:
 
 
 def open_disk(context: Any, device_pool: Any, config: Config) -> DiskTier | None:
-    """The disk tier; None when it is off.
+    """The disk tier; None when it is off. Waits for the other ranks, which have one too or none.
 
     Raises ConfigError for settings that cannot work. Weights that cannot be read, a folder that
     cannot be used, or a storage that does not open, switch the tier off, with a warning.
@@ -43,8 +45,31 @@ def open_disk(context: Any, device_pool: Any, config: Config) -> DiskTier | None
     # the scheduler computes, three times for every value: with 5 ms, the default, reading 300
     # values would take seconds.
     sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
+    group = RankGroup(context.params.tp_cache_group)
+    # The first rank reads the weights, and the others find what it remembers of them.
+    fingerprint = _read_fingerprint(context, device_pool, config) if group.is_first else None
+    if not all(group.of_first([fingerprint is not None])):
+        return None
+    if not group.is_first:
+        fingerprint = _read_fingerprint(context, device_pool, config)
+    if not all(group.lowest([fingerprint is not None])) or fingerprint is None:
+        return None
+    settings: dict[str, Any] = {
+        "backend": config.disk_backend,
+        "backend_config": config.disk_config,
+        "tp_rank": context.tp_rank,
+        "tp_size": context.tp_size,
+    }
+    num_bytes = int(config.disk_gb * GB) // group.size
+    if group.size == 1:
+        return DiskTier(fingerprint, config.disk_folder, num_bytes, **settings)
+    return RankedDiskTier(group, fingerprint, config.disk_folder, num_bytes, **settings)
+
+
+def _read_fingerprint(context: Any, device_pool: Any, config: Config) -> Fingerprint | None:
+    """None, with a warning, where the model's files cannot be read."""
     try:
-        fingerprint = make_fingerprint(
+        return make_fingerprint(
             context.server_args,
             context.model_config,
             row_shape(device_pool),
@@ -60,12 +85,3 @@ def open_disk(context: Any, device_pool: Any, config: Config) -> DiskTier | None
             error,
         )
         return None
-    return DiskTier(
-        fingerprint,
-        config.disk_folder,
-        int(config.disk_gb * GB),
-        backend=config.disk_backend,
-        backend_config=config.disk_config,
-        tp_rank=context.tp_rank,
-        tp_size=context.tp_size,
-    )

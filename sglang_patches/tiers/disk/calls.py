@@ -27,9 +27,11 @@ class StorageCalls:
     disk: DiskResidency | None
 
     def poll(self) -> None:
-        """Conclude transfers of the disk tier, and hear its neighbours. Does not block."""
+        """Conclude transfers of the disk tier, and hear its neighbours. Waits for ranks alone."""
         if self.disk is None:
             return
+        # Whatever goes wrong below, and on one rank alone: the others wait for this call.
+        self.disk.tier.agree()
         try:
             self.disk.poll()
             self.disk.hear()

@@ -57,6 +57,20 @@ class Outcome:
     rows: np.ndarray | None = None
     detail: str = ""
 
+    @property
+    def is_failure(self) -> bool:
+        """Whether the storage did not work; other reasons speak of one value alone."""
+        return self.reason in ("error", "timeout", "refused")
+
+
+def outcome_of(job: Job) -> Outcome:
+    """What became of a job that is over."""
+    if isinstance(job.outcome, TimeoutError):
+        return Outcome("timeout", detail=str(job.outcome))
+    if isinstance(job.outcome, BaseException):  # of `payload` or `into`, or a mistake of ours
+        return Outcome("error", detail=repr(job.outcome))
+    return job.outcome
+
 
 class CheckedStorage:
     """The values of one fingerprint in one backend.

@@ -31,7 +31,8 @@ import hashlib
 import json
 import os
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -87,17 +88,25 @@ class Fingerprint:
 
     def namespace_digest(self, namespace: Hashable, behind: bytes = b"") -> bytes:
         """The parts of a namespace, such as `(salt, "tree")`, as DIGEST_BYTES bytes, equal only
-        for equal ones.
+        for equal ones, and the same on every rank.
 
         namespace  made of strings, numbers, None and tuples of these
         behind     as for `Root`; without it the digest is that of the first release
         """
-        parts = (b"namespace", self.digest, repr(_plain(namespace)).encode())
+        parts = (b"namespace", self._first_digest, repr(_plain(namespace)).encode())
         return _digest(*parts, behind) if behind else _digest(*parts)
 
     def tenant_digest(self, tenant: str | None) -> bytes:
         """A tenant as DIGEST_BYTES bytes, whatever its layouts, adapters and joins."""
-        return _digest(b"tenant", self.digest, repr(tenant).encode())
+        return _digest(b"tenant", self._first_digest, repr(tenant).encode())
+
+    @cached_property
+    def _first_digest(self) -> bytes:
+        """The digest that the first rank has: ranks compare what they know of namespaces."""
+        facts = dict(self.facts)
+        if "rank" in facts:
+            facts["rank"] = json.dumps([0, *json.loads(facts["rank"])[1:]])
+        return replace(self, facts=facts).digest
 
 
 def make_fingerprint(

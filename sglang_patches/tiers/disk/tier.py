@@ -13,13 +13,21 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from depcache.errors import ConfigError
 from sglang_patches.tiers.disk.breaker import Breaker
-from sglang_patches.tiers.disk.checked import CheckedStorage, Outcome, Payload, Sink, room_bytes
+from sglang_patches.tiers.disk.checked import (
+    CheckedStorage,
+    Outcome,
+    Payload,
+    Sink,
+    outcome_of,
+    room_bytes,
+)
 from sglang_patches.tiers.disk.fingerprint import Fingerprint
 from sglang_patches.tiers.disk.lane import Job, Lane
 from sglang_patches.tiers.disk.neighbours import Neighbours
@@ -34,9 +42,6 @@ from sglang_patches.tiers.disk.value import (
     value_bytes,
 )
 from sglang_patches.tiers.disk.values import Heard, Value, Values
-
-# The storage did not work. Other reasons speak of one value, and say nothing about the rest.
-_FAILURES = ("error", "timeout", "refused")
 
 
 class DiskTier:
@@ -83,7 +88,8 @@ class DiskTier:
         self.dropped: Counter[str] = Counter()
         self._rows = fingerprint.rows
         self._deadline_s = deadline_s
-        self._breaker = Breaker("disk tier", failures_to_off, off_s, clock)
+        self.clock = clock
+        self._breaker = Breaker("disk tier", failures_to_off, off_s, lambda: self.clock())
         # One thread writes and deletes, so that both happen in the order they were asked for.
         self._writes = Lane("depcache-disk-write", 1, max_waiting_stores, clock)
         self._reads = Lane("depcache-disk-read", num_load_threads, max_waiting_loads, clock)
@@ -177,13 +183,9 @@ class DiskTier:
             reason = "full"
         if reason is None:
             tag = Operation("store", next(self._tickets), key, ref, num_bytes, room)
-            job = Job(
-                lambda job: self._checked.put(job, ref, entry, payload),
-                self._deadline_s,
-                4 * self._deadline_s,
-                tag,
-            )
-            if self._writes.submit(job):
+            put = partial(self._checked.put, ref=ref, entry=entry, payload=payload)
+            job = Job(put, self._deadline_s, 4 * self._deadline_s, tag)
+            if self._begin(self._writes, job):
                 self._storing.add(key)
                 self._values.used_bytes += room
                 return tag.ticket
@@ -200,11 +202,7 @@ class DiskTier:
         return ref.key in self._values and self._values[ref.key].is_ours
 
     def load(
-        self,
-        ref: DiskRef,
-        path: bytes,
-        namespace: bytes,
-        into: Sink | None = None,
+        self, ref: DiskRef, path: bytes, namespace: bytes, into: Sink | None = None
     ) -> int | None:
         """Begin to load the tokens of `ref`; a ticket, or None when it is a miss at once.
 
@@ -225,13 +223,9 @@ class DiskTier:
         if reason is None:
             num_bytes = self._values[ref.key].num_bytes
             tag = Operation("load", next(self._tickets), ref.key, ref, num_bytes, 0)
-            job = Job(
-                lambda job: self._checked.get(job, ref, num_bytes, path, into),
-                self._deadline_s,
-                self._deadline_s,
-                tag,
-            )
-            if self._reads.submit(job):
+            get = partial(self._checked.get, ref=ref, num_bytes=num_bytes, path=path, into=into)
+            job = Job(get, self._deadline_s, self._deadline_s, tag)
+            if self._begin(self._reads, job):
                 return tag.ticket
             reason = "queue_full"
         self.misses[reason] += 1
@@ -255,6 +249,9 @@ class DiskTier:
         for key, value in list(self._values.items()):
             self._remove(key, value)
         self._cleared |= self._storing
+
+    def agree(self) -> None:
+        """With other ranks, see `RankedDiskTier`; this tier has none."""
 
     def poll(self) -> list[Finished]:
         """Operations that ended since the last call, in no order. Does not block."""
@@ -314,34 +311,39 @@ class DiskTier:
         self._done.append(Finished(ticket, "store", True, "", ref))
         return ticket
 
+    def _begin(self, lane: Lane, job: Job) -> bool:
+        return lane.submit(job)
+
     def _remove(self, key: bytes, value: Value) -> None:
         del self._values[key]
         if not value.is_ours:
             return
         self._values.used_bytes -= value.room
         self.counters["deleted"] += 1
+        self._delete_value(key, value.num_bytes, value.room)
+
+    def _delete_value(self, key: bytes, num_bytes: int, room: int) -> None:
         job = Job(
             lambda job: self._checked.delete(key),
             self._deadline_s,
             float("inf"),
-            Operation("delete", 0, key, None, value.num_bytes, value.room),
+            Operation("delete", 0, key, None, num_bytes, room),
         )
         self._writes.submit(job, is_forced=True)
 
     def _conclude(self, job: Job) -> Finished | None:
-        tag: Operation = job.tag
-        outcome = job.outcome
-        if isinstance(outcome, TimeoutError):
-            outcome = Outcome("timeout", detail=str(outcome))
-        elif isinstance(outcome, BaseException):  # of `payload` or `into`, or a mistake of ours
-            outcome = Outcome("error", detail=repr(outcome))
-        if outcome.reason in _FAILURES:
-            self.counters["failures"] += 1
-            # A call that never began says nothing about the storage, unless others hang.
-            if job.seconds_run is not None or self._num_stuck:
-                self._breaker.fail(f"{outcome.reason}, {outcome.detail}")
-        else:
+        outcome = outcome_of(job)
+        if not outcome.is_failure:
             self._breaker.succeed()
+        # A call that never began says nothing about the storage, unless others hang.
+        elif job.seconds_run is not None or self._num_stuck:
+            self._breaker.fail(f"{outcome.reason}, {outcome.detail}")
+        return self._end(job, outcome)
+
+    def _end(self, job: Job, outcome: Outcome) -> Finished | None:
+        tag: Operation = job.tag
+        if outcome.is_failure:
+            self.counters["failures"] += 1
         if tag.kind == "delete":
             if outcome.reason:
                 self._note_undeleted(tag.room)

@@ -28,7 +28,7 @@ def opened(model_path, tmp_path):
     context = SimpleNamespace(
         server_args=server_args,
         model_config=ModelConfig.from_server_args(server_args),
-        params=SimpleNamespace(pp_rank=0),
+        params=SimpleNamespace(pp_rank=0, tp_cache_group=None),
         tp_rank=0,
         tp_size=1,
     )

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two ranks with a disk each are told the same, whatever their disks do and however long it takes.
+
+Each rank is a process with files of its own; they agree over a real process group.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sglang_patches.ranks import RankGroup
+from sglang_patches.tiers.disk.ranked import RankedDiskTier
+from sglang_patches.tiers.disk.value import DiskRef, Entry
+from tests.helpers.ends import SLOWEST_S
+from tests.helpers.process_groups import Processes, start_two
+from tests.sglang_patches.tiers.disk.backends import BEHAVIOUR, Behaviour
+from tests.sglang_patches.tiers.disk.make import ROWS, make_entry, make_print, make_rows
+
+pytestmark = pytest.mark.sglang
+
+NUM_ENTRIES = 40
+ROOM = 12_000
+"""Bytes of a rank: fewer than all entries take."""
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    with start_two(tmp_path_factory.mktemp("ranks")) as both:
+        yield both
+
+
+class Rank:
+    """A tier of one rank over a backend that fails on command, and what it was told."""
+
+    def __init__(self, rank: int, group: Any, folder: Path, *, num_bytes: int = ROOM) -> None:
+        self.mood = BEHAVIOUR["ranked"] = Behaviour()
+        self.print = make_print(rank=f"[{rank}, 2, 0, 1]")
+        config = {
+            "module_path": "tests.sglang_patches.tiers.disk.backends",
+            "class_name": "Moody",
+            "mood": "ranked",
+            "depcache_folder": str(folder / f"values-{rank}"),
+        }
+        (folder / f"values-{rank}").mkdir(exist_ok=True, parents=True)
+        self.tier = RankedDiskTier(
+            RankGroup(group),
+            self.print,
+            folder,
+            num_bytes,
+            backend="dynamic",
+            backend_config=config,
+            failures_to_off=3,
+            off_s=0.01,
+        )
+        rng = np.random.default_rng(rank)
+        paths = [list(range(at, at + 3 + at % 4)) for at in range(NUM_ENTRIES)]
+        self.entries = [make_entry(self.print, path, 2) for path in paths]
+        self.rows = [make_rows(rng, 2, ROWS.num_bytes) for _ in paths]
+        self.found = {entry.path: ref for entry, ref in self.tier.entries()}
+        self.told: list[Any] = [list(self.found)]
+
+    def store(self, at: int) -> None:
+        ticket = self.tier.store(self.entries[at], self.rows[at])
+        self.told.append(("store", at, ticket))
+
+    def load(self, at: int) -> None:
+        entry = self.entries[at]
+        ref = self.found.get(entry.path)
+        ticket = ref and self.tier.load(ref, entry.path, entry.namespace)
+        self.told.append(("load", at, ticket))
+
+    def delete(self, at: int) -> None:
+        ref = self.found.pop(self.entries[at].path, None)
+        if ref is not None:
+            self.tier.delete(ref)
+
+    def agree(self) -> None:
+        """One pass: everything that ended, and whatever may be asked of the tier."""
+        self.tier.agree()
+        for done in self.tier.poll():
+            self.told.append((done.kind, done.ticket, done.is_ok, done.is_gone))
+            ref = done.ref
+            if done.kind == "store" and ref is not None:
+                self.found[self._path_of(ref)] = ref
+            if done.is_ok and done.rows is not None:
+                assert ref is not None
+                at = [entry.path for entry in self.entries].index(self._path_of(ref))
+                np.testing.assert_array_equal(done.rows, self.rows[at])
+            if done.is_gone and ref is not None:
+                self.found.pop(self._path_of(ref), None)
+        tier = self.tier
+        are_there = [path for path, ref in self.found.items() if tier.has(ref)]
+        self.told.append((tier.free_bytes, tier.is_off, tier.num_values, are_there))
+
+    def settle(self) -> None:
+        """Agree until nothing is under way; the ranks may need unequally many passes."""
+        group = self.tier._group  # pyright: ignore[reportPrivateUsage]
+        deadline = time.monotonic() + SLOWEST_S
+        while any(group.highest([self.tier.num_open])):
+            assert time.monotonic() < deadline
+            self.tier.agree()
+            time.sleep(0.001)
+        self.agree()
+
+    def _path_of(self, ref: DiskRef) -> bytes:
+        known = {self._key_of(entry): entry.path for entry in self.entries}
+        return known[ref.key]
+
+    def _key_of(self, entry: Entry) -> bytes:
+        from sglang_patches.tiers.disk.value import make_key
+
+        return make_key(self.print.digest, entry)
+
+
+def wander(
+    rank: int, group: Any, folder: Path, seed: int, num_steps: int
+) -> tuple[list[Any], dict[str, int]]:
+    """Random steps, the same on both ranks, on disks that fail each at times of its own."""
+    one = Rank(rank, group, folder)
+    steps, own = random.Random(seed), random.Random(f"{seed} {rank}")
+    for step in range(num_steps):
+        share = 1 if rank and step % 200 > 170 else 0.08  # and for a while all of it fails on one
+        one.mood.fails = {verb for verb in ("set", "get", "delete") if own.random() < share}
+        one.mood.refuses = own.random() < 0.05
+        if own.random() < 0.05:
+            files = sorted((folder / f"values-{rank}").glob("*"))
+            if files:
+                own.choice(files).unlink(missing_ok=True)
+        at, kind = steps.randrange(NUM_ENTRIES), steps.random()
+        (one.store if kind < 0.5 else one.load if kind < 0.9 else one.delete)(at)
+        time.sleep(own.choice((0, 0, 0.001, 0.003)))
+        one.agree()
+    one.mood.fails, one.mood.refuses = set(), False
+    one.settle()
+    counts = {"other": one.tier.misses["other_rank"] + one.tier.dropped["other_rank"]}
+    counts |= {"off": one.tier.describe()["off_events"], "loaded": one.tier.counters["loaded"]}
+    one.tier.close()
+    return one.told, counts
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ranks_are_told_the_same_of_disks_that_fail_alone(
+    processes: Processes, tmp_path: Path, seed: int
+) -> None:
+    for round_ in range(2):  # the second finds what the first has left
+        first, second = processes.run(wander, tmp_path, 10 * seed + round_, 400)
+        assert first[0] == second[0]
+        for _, counts in (first, second):
+            assert counts["other"] > 0
+            assert counts["loaded"] > 10
+            assert counts["off"] > 0
+    assert first[0][0]
+
+
+def stay(rank: int, group: Any, folder: Path, damage: str) -> tuple[list[Any], list[bool]]:
+    """Store ten values; the second rank comes to harm; ask again, and once more after a start."""
+    one = Rank(rank, group, folder)
+    for at in range(10):
+        one.store(at)
+    one.settle()
+    found = [(len(one.found), one.tier.num_values)]
+    one.tier.close()
+    files = sorted((folder / f"values-{rank}").iterdir())
+    if rank == 1 and damage == "a value is gone":
+        files[0].unlink()
+    if rank == 1 and damage == "its list is gone":
+        for path in one.tier.folder.glob("manifest*"):
+            path.unlink()
+    if rank == 1 and damage == "its folder is in the way":
+        one.tier.folder.rename(folder / "away")
+        one.tier.folder.write_text("not a folder")
+    again = Rank(rank, group, folder)
+    found.append((len(again.found), again.tier.num_values))
+    off = [again.tier.is_off]
+    again.store(11)
+    again.settle()
+    again.tier.close()
+    if rank == 1 and damage == "its folder is in the way":
+        one.tier.folder.unlink()
+        (folder / "away").rename(one.tier.folder)
+    last = Rank(rank, group, folder)
+    found.append((len(last.found), last.tier.num_values))
+    off.append(last.tier.is_off)
+    last.tier.close()
+    num_files = len(list((folder / f"values-{rank}").iterdir()))
+    return [*found, num_files], off
+
+
+AFTER = {
+    "nothing happens": ([(10, 10), (10, 10), (11, 11), 11], [False, False]),
+    "a value is gone": ([(10, 10), (9, 9), (10, 10), 10], [False, False]),
+    "its list is gone": ([(10, 10), (0, 0), (1, 1), 1], [False, False]),
+    "its folder is in the way": ([(10, 10), (0, 0), (10, 10), 10], [True, False]),
+}
+
+
+@pytest.mark.parametrize("damage", AFTER)
+def test_a_value_is_there_when_every_rank_has_its_part(
+    processes: Processes, tmp_path: Path, damage: str
+) -> None:
+    first, second = processes.run(stay, tmp_path, damage)
+    numbers, off = AFTER[damage]
+    assert first == (numbers, off)
+    if damage != "its list is gone":  # files that nobody lists stay for a while: see `checked`
+        assert second == (numbers, off)
+
+
+def wait_unequally(rank: int, group: Any, folder: Path) -> list[Any]:
+    """One rank's storage hangs; the other one's has long answered."""
+    one = Rank(rank, group, folder)
+    one.mood.hangs = {"set"} if rank else set()
+    one.store(1)
+    for _ in range(50):
+        one.agree()
+        time.sleep(0.002)
+    told = [len(one.found)]
+    RankGroup(group).highest([0])
+    one.mood.release.set()
+    one.settle()
+    one.tier.close()
+    return [*told, len(one.found)]
+
+
+def test_nothing_is_over_before_it_is_over_everywhere(processes: Processes, tmp_path: Path) -> None:
+    assert processes.run(wait_unequally, tmp_path) == [[0, 1], [0, 1]]
