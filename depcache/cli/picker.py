@@ -24,6 +24,13 @@ def picker(
         str | None,
         typer.Option(envvar="DEPCACHE_API_KEY", help="The servers' admin key, if they have one."),
     ] = None,
+    public_salt: Annotated[
+        str | None,
+        typer.Option(
+            envvar="DEPCACHE_PUBLIC_SALT",
+            help="The servers' setting public_salt: what it names is counted for every tenant.",
+        ),
+    ] = None,
     bound: Annotated[
         float,
         typer.Option(min=1.0, help="Most requests of one server, by the mean of all servers."),
@@ -44,5 +51,5 @@ def picker(
         ) from None
     urls = list(dict.fromkeys(map(read_address, servers)))
     listeners = [Listener(url, api_key) for url in urls]
-    app = make_app(listeners, Picker(listeners, bound=bound))
+    app = make_app(listeners, Picker(listeners, bound=bound), public_salt)
     uvicorn.run(app, host=host, port=port, log_level="warning")

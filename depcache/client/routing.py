@@ -24,7 +24,7 @@ import httpx
 from cachetools import LRUCache
 
 from depcache.client.address import read_address
-from depcache.prompt.roots import root_keys, roots_of
+from depcache.prompt.roots import root_keys, roots_of, shared_keys
 
 logger = logging.getLogger("depcache.client")
 
@@ -91,7 +91,8 @@ class Routing:
         if not roots:
             return {}
         try:
-            reply = self._http.post(f"{self._picker}/pick", json={"roots": roots})
+            asked = {"roots": roots, "shared": list(shared_keys(body))}
+            reply = self._http.post(f"{self._picker}/pick", json=asked)
             return {HEADER: self._servers.key_of(reply.raise_for_status().json()["server"])}
         except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
             self._silent_until = self._clock() + PICK_AGAIN_S

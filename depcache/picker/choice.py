@@ -81,14 +81,16 @@ class Picker:
         self._soon: TTLCache[str, str] = TTLCache(MAX_SOON, SOON_S, timer=clock)
         self._lock = threading.Lock()
 
-    def pick(self, roots: Iterable[str]) -> Choice | None:
+    def pick(self, roots: Iterable[str], public: Sequence[str] = ()) -> Choice | None:
         """The server for a request with these roots, which counts as sent there.
 
-        roots  keys, as `depcache.prompt.roots.root_keys` has them; none is allowed
+        roots   keys, as `depcache.prompt.roots.root_keys` has them; none is allowed
+        public  what the same roots are called where all may read them, in the same order
 
         None where no server is alive.
         """
         wanted = list(dict.fromkeys(roots))
+        others = public if len(public) == len(wanted) else wanted
         with self._lock:
             alive = [server for server in self.servers if server.is_alive]
             if not alive:
@@ -98,13 +100,16 @@ class Picker:
             free = [server for server in alive if counts[server.url] < most] or alive
             best, worth = free[0], (-1, 0, 0)
             for server in free:
-                held = sum(map(server.roots.get, wanted, (0,) * len(wanted)))
+                held = sum(
+                    max(server.roots.get(own, 0), server.roots.get(other, 0))
+                    for own, other in zip(wanted, others, strict=True)
+                )
                 soon = sum(self._soon.get(root) == server.url for root in wanted)
                 mine = (held, soon, -counts[server.url])
                 if mine > worth:
                     best, worth = server, mine
-            for root in wanted:
-                if root not in best.roots:
-                    self._soon[root] = best.url
+            for own, other in zip(wanted, others, strict=True):
+                if own not in best.roots and other not in best.roots:
+                    self._soon[own] = best.url
             self._latest.append(best.url)
         return Choice(best.url, worth[0])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The picker over HTTP, for clients and gateways.
 
-POST /pick     a request as it would go to a server, or {"roots": [keys]}
+POST /pick     a request as it would go to a server, or {"roots": [keys], "shared": [keys]}
                -> {"server": URL, "held": tokens}
 GET  /servers  what is known of each
 GET  /health   200 while some server is alive
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -22,7 +23,7 @@ from starlette.routing import Route
 from depcache.errors import shorten
 from depcache.picker.choice import Picker
 from depcache.picker.listener import Listener
-from depcache.prompt.roots import MAX_ROOTS, root_keys
+from depcache.prompt.roots import MAX_ROOTS, of_tenant, root_keys, shared_keys, tenant_of
 
 MAX_BYTES = 16 * 2**20
 """Longest body; a server reads no longer one of the questions that it is asked."""
@@ -31,8 +32,13 @@ MAX_SHORT = 64 * 2**10
 """Bytes of a body that is read on the event loop; a longer one goes to a thread."""
 
 
-def make_app(listeners: Sequence[Listener], picker: Picker) -> Starlette:
-    """The application. It starts the listeners, and closes them when it ends."""
+def make_app(
+    listeners: Sequence[Listener], picker: Picker, public_salt: str | None = None
+) -> Starlette:
+    """The application. It starts the listeners, and closes them when it ends.
+
+    public_salt  the servers' setting: what they hold of it counts for every tenant
+    """
 
     @asynccontextmanager
     async def listening(app: Starlette) -> AsyncIterator[None]:
@@ -50,12 +56,12 @@ def make_app(listeners: Sequence[Listener], picker: Picker) -> Starlette:
                 return _error(413, f"the body is longer than {MAX_BYTES} bytes: send its roots")
         try:
             if len(content) <= MAX_SHORT:
-                roots = _read_roots(content)
+                roots, public = _read_roots(content, public_salt)
             else:
-                roots = await run_in_threadpool(_read_roots, content)
+                roots, public = await run_in_threadpool(_read_roots, content, public_salt)
         except (ValueError, RecursionError) as error:
             return _error(400, str(error))
-        choice = picker.pick(roots)
+        choice = picker.pick(roots, public)
         if choice is None:
             return _error(503, "no server is alive: GET /servers says why")
         return JSONResponse({"server": choice.url, "held": choice.held})
@@ -75,14 +81,23 @@ def make_app(listeners: Sequence[Listener], picker: Picker) -> Starlette:
     return Starlette(routes=routes, lifespan=listening)
 
 
-def _read_roots(content: bytearray) -> list[str]:
+def _read_roots(content: bytearray, public_salt: str | None) -> tuple[list[str], list[str]]:
+    """What the asker's roots are called, and what the same are called that are public."""
     body = json.loads(content)
     if isinstance(body, dict) and "roots" in body:
-        roots = body["roots"]
-        if not isinstance(roots, list) or not all(isinstance(each, str) for each in roots):
-            raise ValueError(f"roots is {shorten(roots)}: send a list of keys")
-        return roots[:MAX_ROOTS]
-    return list(root_keys(body))
+        roots, shared = _read_keys(body, "roots"), _read_keys(body, "shared")
+    else:
+        roots, shared = list(root_keys(body)), list(shared_keys(body))
+    if public_salt is None:
+        return roots, []
+    return roots, of_tenant(shared, tenant_of(public_salt, None))
+
+
+def _read_keys(body: dict[str, Any], name: str) -> list[str]:
+    keys = body.get(name, [])
+    if not isinstance(keys, list) or not all(isinstance(each, str) for each in keys):
+        raise ValueError(f"{name} is {shorten(keys)}: send a list of keys")
+    return keys[:MAX_ROOTS]
 
 
 def _error(status: int, message: str) -> JSONResponse:

@@ -9,11 +9,12 @@ key: a digest of the root and of all that its KV depends on.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
+from depcache.errors import shorten
 from depcache.prompt.outline import PREFIX
 
 KEY_BYTES = 8
@@ -66,20 +67,39 @@ def root_keys(body: Any) -> dict[str, int]:
 
     {} as for `read_roots`.
     """
-    roots = read_roots(body)
-    if not roots.texts:
-        return {}
     try:
         tenant = tenant_of(body.get("cache_salt"), body.get("extra_key"))
-    except TypeError:  # the server says what is wrong with it
+    except (AttributeError, TypeError):  # the server says what is wrong with it
         return {}
-    return keys_of(roots, _params_of(body), tenant, adapter_of(body))
+    return _of_tenant(shared_keys(body), tenant)
+
+
+def shared_keys(body: Any) -> dict[str, int]:
+    """The same for no tenant: `of_tenant` makes a tenant's keys of them."""
+    roots = read_roots(body)
+    return _keys_of(roots, _params_of(body), adapter_of(body)) if roots.texts else {}
+
+
+def of_tenant(keys: Iterable[str], tenant: str | None) -> list[str]:
+    """What a tenant's roots are called, by the keys that they have for no tenant.
+
+    tenant  what `tenant_of` returns
+
+    Raises ValueError for what is no key.
+    """
+    keys = dict.fromkeys(keys, 0)
+    try:
+        return [*_of_tenant(keys, tenant)]
+    except ValueError:
+        raise ValueError(
+            f"{shorten([*keys])} has what is no key: send what shared_keys has"
+        ) from None
 
 
 def keys_of(
     roots: Roots, params: Mapping[str, Any], tenant: str | None, adapter: str | None
 ) -> dict[str, int]:
-    """The same of roots that are known.
+    """The keys of roots that are known.
 
     params  `custom_params` of the request
     tenant  what `tenant_of` returns
@@ -88,10 +108,14 @@ def keys_of(
     Equal keys are equal roots behind an equal system in the same layout, of the same tenant and
     adapter. They are digests: nobody can read an entity from one, but who knows it can find it.
     """
+    return _of_tenant(_keys_of(roots, params, adapter), tenant)
+
+
+def _keys_of(roots: Roots, params: Mapping[str, Any], adapter: str | None) -> dict[str, int]:
     layout = params.get(f"{PREFIX}layout") or "tree"
     if params.get(f"{PREFIX}see") == "fused":
         layout = "tree"  # rows are reused as exact requests cache them
-    shared = json.dumps([tenant, adapter or None, layout, roots.before]).encode()
+    shared = json.dumps([adapter or None, layout, roots.before]).encode()
     base = blake2b(shared, digest_size=KEY_BYTES)
     keys: dict[str, int] = {}
     for text, row in islice(zip(roots.texts, roots.rows, strict=True), MAX_ROOTS):
@@ -99,6 +123,16 @@ def keys_of(
         own.update(text.encode("utf-8", "surrogatepass"))
         keys.setdefault(own.hexdigest(), row)
     return keys
+
+
+def _of_tenant(keys: Mapping[str, int], tenant: str | None) -> dict[str, int]:
+    base = blake2b(json.dumps(tenant).encode(), digest_size=KEY_BYTES)
+    found: dict[str, int] = {}
+    for key, row in keys.items():
+        own = base.copy()
+        own.update(bytes.fromhex(key))
+        found[own.hexdigest()] = row
+    return found
 
 
 def tenant_of(salt: str | None, extra_key: str | None) -> str | None:

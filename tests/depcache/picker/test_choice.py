@@ -30,6 +30,16 @@ def test_the_one_that_holds_most_tokens_is_picked() -> None:
     assert choice is not None and (choice.url, choice.held) == ("one", 20)
 
 
+def test_what_is_public_counts_for_all_and_once() -> None:
+    one = Server("one", {"a": 10, "b": 10})
+    two = Server("two", {"public a": 9, "public b": 12, "a": 8})
+    picker = Picker([one, two])
+    choice = picker.pick(["a", "b"], ["public a", "public b"])
+    assert choice is not None and (choice.url, choice.held) == ("two", 21)
+    choice = picker.pick(["a", "b"])
+    assert choice is not None and (choice.url, choice.held) == ("one", 20)
+
+
 def test_what_nobody_holds_goes_where_least_was_sent_and_then_stays_there() -> None:
     now = [0.0]
     servers = [Server("one"), Server("two"), Server("three")]

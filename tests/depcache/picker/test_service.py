@@ -27,7 +27,7 @@ from depcache.client.routing import (
 from depcache.errors import ConfigError
 from depcache.picker.choice import Picker
 from depcache.picker.service import make_app
-from depcache.prompt.roots import root_keys
+from depcache.prompt.roots import root_keys, shared_keys
 
 
 @dataclass
@@ -61,10 +61,10 @@ def servers() -> list[Server]:
 
 
 @contextmanager
-def serving(servers: list[Server]) -> Iterator[httpx.Client]:
+def serving(servers: list[Server], public_salt: str | None = None) -> Iterator[httpx.Client]:
     """The application on a port of its own."""
     listeners: Any = servers
-    app = make_app(listeners, Picker(listeners))
+    app = make_app(listeners, Picker(listeners), public_salt)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -75,6 +75,26 @@ def serving(servers: list[Server]) -> Iterator[httpx.Client]:
         yield client
     server.should_exit = True
     thread.join()
+
+
+@pytest.mark.parametrize("salt", ["", "graph"])
+def test_a_tenant_goes_where_what_is_public_is(salt: str) -> None:
+    fields = {"cache_salt": salt} if salt else {}
+    [everyones] = root_keys(chat("Ada", **fields))
+    body = chat("Ada", cache_salt="tenant")
+    [own] = root_keys(body)
+    assert own != everyones
+    servers = [Server("http://one", {everyones: 7}), Server("http://two", {own: 5})]
+    keys = {"roots": [own], "shared": list(shared_keys(body))}
+    with serving(servers, salt) as client:
+        for asked in (body, keys):
+            assert client.post("/pick", json=asked).json() == {"server": "http://one", "held": 7}
+        assert client.post("/pick", json={"roots": [own]}).json()["server"] == "http://two"
+        reply = client.post("/pick", json={"roots": [own], "shared": ["not hexadecimal"]})
+        assert reply.status_code == 400
+        assert "not hexadecimal" in reply.json()["error"]["message"]
+    with serving(servers) as client:  # nothing is public
+        assert client.post("/pick", json=keys).json()["server"] == "http://two"
 
 
 def test_a_request_or_its_roots_are_asked_about(servers: list[Server]) -> None:

@@ -14,9 +14,11 @@ from depcache.prompt.roots import (
     MARK,
     adapter_of,
     keys_of,
+    of_tenant,
     read_roots,
     root_keys,
     roots_of,
+    shared_keys,
     tenant_of,
 )
 
@@ -117,6 +119,19 @@ def test_tenants_are_never_joined_to_one_another() -> None:
 def test_an_adapter_is_named_in_two_ways() -> None:
     assert adapter_of({"lora_path": "a"}) == adapter_of({"model": "base:a"}) == "a"
     assert adapter_of({"model": "base"}) is None and adapter_of({"model": 5}) is None
+
+
+def test_a_tenants_keys_are_made_of_those_that_no_tenant_has() -> None:
+    for salt in (None, "t"):
+        named = {} if salt is None else {"cache_salt": salt}
+        body = chat() | named
+        keys = shared_keys(body)
+        assert keys == shared_keys(chat())
+        assert of_tenant(keys, tenant_of(salt, None)) == list(root_keys(body))
+        assert not keys.keys() & root_keys(body).keys()
+    with pytest.raises(ValueError, match="'no key'"):
+        of_tenant(["no key"], None)
+    assert shared_keys(None) == shared_keys({}) == {}
 
 
 def test_the_same_roots_in_another_namespace_have_other_keys() -> None:
