@@ -228,7 +228,7 @@ class DepCacheTree(Checkpoints, StorageCalls, BasePrefixCache):
             num_kept += kept
         if self.root_events is not None:
             self.root_events.held.note_all()
-        self.poll()
+        self.conclude()
         return num_freed, num_kept
 
     def publish_roots(self, endpoint: str) -> None:

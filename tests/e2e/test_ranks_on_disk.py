@@ -128,7 +128,7 @@ def test_a_small_host_and_pool_under_load_cost_no_answer(
     rng = random.Random(3)
     pool = [random_forest(rng, 1)[0] for _ in range(150)]
     system = random_tokens(rng, 10)
-    with start(tmp_path, DEPCACHE_HOST_GB="0.002", DEPCACHE_DISK_GB="0.002") as served:
+    with start(tmp_path, DEPCACHE_HOST_GB="0.0003", DEPCACHE_DISK_GB="0.002") as served:
         num_loaded = 0
         for _ in range(30):
             prompts = [

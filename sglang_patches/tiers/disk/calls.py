@@ -27,11 +27,16 @@ class StorageCalls:
     disk: DiskResidency | None
 
     def poll(self) -> None:
-        """Conclude transfers of the disk tier, and hear its neighbours. Waits for ranks alone."""
+        """Once in a pass: agree with other ranks, and conclude what has ended."""
+        if self.disk is not None:
+            # Whatever goes wrong on one rank alone: the others wait for this call.
+            self.disk.tier.agree()
+            self.conclude()
+
+    def conclude(self) -> None:
+        """Conclude transfers of the disk tier, and hear its neighbours. Does not block."""
         if self.disk is None:
             return
-        # Whatever goes wrong below, and on one rank alone: the others wait for this call.
-        self.disk.tier.agree()
         try:
             self.disk.poll()
             self.disk.hear()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -149,14 +150,14 @@ def wander(
 def test_ranks_are_told_the_same_of_disks_that_fail_alone(
     processes: Processes, tmp_path: Path, seed: int
 ) -> None:
+    sums: Counter[str] = Counter()
     for round_ in range(2):  # the second finds what the first has left
         first, second = processes.run(wander, tmp_path, 10 * seed + round_, 400)
-        assert first[0] == second[0]
-        for _, counts in (first, second):
-            assert counts["other"] > 0
-            assert counts["loaded"] > 10
-            assert counts["off"] > 0
+        for i, (ours, theirs) in enumerate(zip(first[0], second[0], strict=True)):
+            assert ours == theirs, i
+        sums.update(first[1])
     assert first[0][0]
+    assert min(sums["other"], sums["loaded"], sums["off"]) > 0, sums
 
 
 def stay(rank: int, group: Any, folder: Path, damage: str) -> tuple[list[Any], list[bool]]:
