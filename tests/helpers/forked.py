@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -93,7 +93,9 @@ def end_processes(*_: Any, **__: Any) -> None:
     while _made:
         process = _made.pop()
         if process.pid is not None:
-            kill_process_tree(process.pid, wait_timeout=int(SLOWEST_S))
+            # A rank whose neighbour was killed ends by itself, and may be gone by now.
+            with suppress(psutil.NoSuchProcess):
+                kill_process_tree(process.pid, wait_timeout=int(SLOWEST_S))
             process.join()
 
 
