@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import statistics
+import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -26,6 +27,7 @@ from sglang_patches.ranks import RankGroup
 from sglang_patches.tiers.disk.fingerprint import Fingerprint
 from sglang_patches.tiers.disk.ranked import RankedDiskTier
 from sglang_patches.tiers.disk.value import Entry
+from sglang_patches.tiers.open import SWITCH_S
 from sglang_patches.tiers.rows import RowShape
 
 ROWS = RowShape(
@@ -43,8 +45,9 @@ def time_passes(rank: int, num_ranks: int, folder: str, num_passes: int) -> dict
     namespace = fingerprint.namespace_digest((None, "tree"))
     rows = np.zeros((NUM_OWN, ROWS.num_bytes), np.uint8)
     found: dict[str, list[float]] = {"quiet": [], "stored": []}
-    for number in range(num_passes):
-        for kind, times in found.items():
+    sys.setswitchinterval(SWITCH_S)  # as on a server
+    for kind, times in found.items():
+        for number in range(num_passes):
             if kind == "stored":
                 path = np.arange(number, number + NUM_OWN, dtype="<i4").tobytes()
                 tier.store(Entry(namespace, path, NUM_OWN, 0), rows)
