@@ -18,6 +18,9 @@ from sglang_patches.requests.waiting_queue import prompt_of
 from sglang_patches.tiers.disk.residency import DiskResidency
 from sglang_patches.tiers.names import DISK, HOST
 
+QUIET_PASSES = 8
+"""Ranks agree in one of so many passes while no request waits: it costs each of them a message."""
+
 
 class StorageCalls:
     """The calls, for a cache with these fields. Without a disk tier they do nothing."""
@@ -25,12 +28,19 @@ class StorageCalls:
     tree: KVTree
     tiers: TierStack
     disk: DiskResidency | None
+    _num_passes = 0
 
-    def poll(self) -> None:
-        """Once in a pass: agree with other ranks, and conclude what has ended."""
+    def poll(self, *, is_waited_for: bool = True) -> None:
+        """Once in a pass: agree with other ranks, and conclude what has ended.
+
+        is_waited_for  whether a request waits, on all ranks or on none
+        """
         if self.disk is not None:
-            # Whatever goes wrong on one rank alone: the others wait for this call.
-            self.disk.tier.agree()
+            self._num_passes += 1
+            # Whatever goes wrong on one rank alone: the others wait for this call. So it depends
+            # on nothing that a disk does.
+            if is_waited_for or self._num_passes % QUIET_PASSES == 0:
+                self.disk.tier.agree()
             self.conclude()
 
     def conclude(self) -> None:

@@ -3,8 +3,8 @@
 
 Disks are not equally fast and fail alone. What the caches of the ranks are told must be the same,
 so an operation is over when it is over on every rank, it has failed when it failed on one, and a
-value is there when all ranks have their part of it. They agree on this in `agree`, once in every
-pass of the scheduler, and nothing is told in between.
+value is there when all ranks have their part of it. They agree on this in `agree`, in passes of the
+scheduler, and nothing is told in between.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class RankedDiskTier(DiskTier):
         return finished
 
     def agree(self) -> None:
-        """Conclude what has ended on all ranks; waits for them, once in a pass of the scheduler."""
+        """Conclude what has ended on all ranks; waits for them."""
         for job in (*self._writes.poll(), *self._reads.poll()):
             tag: Operation = job.tag
             if tag.kind == "delete":

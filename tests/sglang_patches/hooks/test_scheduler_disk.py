@@ -15,9 +15,12 @@ def make_scheduler(
     *, num_open: int = 1, running: int = 0, last_batch: Any = None, chunked_req: Any = None
 ) -> Any:
     disk = SimpleNamespace(tier=SimpleNamespace(num_open=num_open))
-    cache = SimpleNamespace(is_depcache=True, disk=disk, root_events=None, poll=lambda: None)
+    cache = SimpleNamespace(
+        is_depcache=True, disk=disk, root_events=None, poll=lambda is_waited_for: None
+    )
     return SimpleNamespace(
         tree_cache=cache,
+        waiting_queue=[],
         last_batch=last_batch,
         chunked_req=chunked_req,
         running_batch=SimpleNamespace(is_empty=lambda: not running),
