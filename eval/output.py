@@ -9,6 +9,7 @@ import platform
 import shlex
 import subprocess
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -68,6 +69,17 @@ def write_report(report: dict[str, Any], to: Path | None) -> None:
         sys.stdout.write(text)
     else:
         to.write_text(text, encoding="utf-8")
+
+
+def write_rows(args: Namespace, command: str, started: float, rows: list[dict[str, Any]]) -> None:
+    """Write what a small benchmark has measured to `args.json`, if it is given.
+
+    command  what measures it again
+    started  `time.perf_counter()` at its start
+    """
+    args.command = command
+    said = about(args, time.perf_counter() - started)
+    write_report(said | {"better": "lower", "rows": rows}, args.json)
 
 
 def _commit() -> dict[str, Any]:

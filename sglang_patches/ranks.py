@@ -11,7 +11,7 @@ runs: see `RankCheck`.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ class RankGroup:
         dist.all_gather_object(found, told, self._group)
         return found
 
-    def _ask(self, values: Sequence[int], exchange: Any) -> list[int]:
+    def _ask(self, values: Sequence[int], exchange: Callable[[torch.Tensor], Any]) -> list[int]:
         if self.size == 1:
             return list(values)
         told = torch.tensor(values, dtype=torch.int64)
@@ -70,18 +70,17 @@ class RankCheck:
 
     def __init__(self, group: Any = None) -> None:
         self._group = RankGroup(group)
-        self._is_alone = self._group.size == 1
         self._digest = self._number = 0
 
     def note(self, slots: np.ndarray) -> None:
         """These slots were matched, loaded, or given up."""
-        if not self._is_alone:
+        if self._group.size > 1:
             self._digest = zlib.crc32(np.ascontiguousarray(slots), self._digest)
             self._number += 1
 
     def compare(self) -> None:
         """Wait for all ranks. Raises RanksDifferError where this one differs from the first."""
-        if self._is_alone:
+        if self._group.size == 1:
             return
         number, digest = self._group.of_first([self._number, self._digest])
         if (number, digest) != (self._number, self._digest):

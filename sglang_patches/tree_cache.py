@@ -94,9 +94,8 @@ class DepCacheTree(Checkpoints, StorageCalls, BasePrefixCache):
             self.host = HostResidency(self.tree, host_tier, self.bandwidth)
             self.tiers.append(self.host)
             if disk_tier is not None:
-                write_policy, clock = config.write_policy, disk_tier.clock
                 self.disk = DiskResidency(
-                    self.tree, self.host, disk_tier, self.bandwidth, write_policy, clock
+                    self.tree, self.host, disk_tier, self.bandwidth, config.write_policy
                 )
                 self.tiers.append(self.disk)
         self.dependency = DependencyRequests(

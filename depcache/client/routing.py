@@ -24,7 +24,7 @@ import httpx
 from cachetools import LRUCache
 
 from depcache.client.address import read_address
-from depcache.prompt.roots import root_keys, roots_of, shared_keys
+from depcache.prompt.roots import of_tenant, roots_of, shared_keys
 
 logger = logging.getLogger("depcache.client")
 
@@ -87,11 +87,11 @@ class Routing:
     def _ask_picker(self, body: Any) -> dict[str, str]:
         if self._http is None or self._servers.is_blind or self._clock() < self._silent_until:
             return {}
-        roots = list(root_keys(body))
-        if not roots:
+        shared, tenant = shared_keys(body)
+        if not shared:
             return {}
         try:
-            asked = {"roots": roots, "shared": list(shared_keys(body))}
+            asked = {"roots": of_tenant(shared, tenant), "shared": list(shared)}
             reply = self._http.post(f"{self._picker}/pick", json=asked)
             return {HEADER: self._servers.key_of(reply.raise_for_status().json()["server"])}
         except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:

@@ -85,12 +85,12 @@ class Picker:
         """The server for a request with these roots, which counts as sent there.
 
         roots   keys, as `depcache.prompt.roots.root_keys` has them; none is allowed
-        public  what the same roots are called where all may read them, in the same order
+        public  what each of them is called where all may read it; none where nothing is public
 
         None where no server is alive.
         """
-        wanted = list(dict.fromkeys(roots))
-        others = public if len(public) == len(wanted) else wanted
+        roots = list(roots)
+        wanted = dict(zip(roots, public or roots, strict=True))
         with self._lock:
             alive = [server for server in self.servers if server.is_alive]
             if not alive:
@@ -102,13 +102,13 @@ class Picker:
             for server in free:
                 held = sum(
                     max(server.roots.get(own, 0), server.roots.get(other, 0))
-                    for own, other in zip(wanted, others, strict=True)
+                    for own, other in wanted.items()
                 )
                 soon = sum(self._soon.get(root) == server.url for root in wanted)
                 mine = (held, soon, -counts[server.url])
                 if mine > worth:
                     best, worth = server, mine
-            for own, other in zip(wanted, others, strict=True):
+            for own, other in wanted.items():
                 if own not in best.roots and other not in best.roots:
                     self._soon[own] = best.url
             self._latest.append(best.url)

@@ -23,7 +23,7 @@ from starlette.routing import Route
 from depcache.errors import shorten
 from depcache.picker.choice import Picker
 from depcache.picker.listener import Listener
-from depcache.prompt.roots import MAX_ROOTS, of_tenant, root_keys, shared_keys, tenant_of
+from depcache.prompt.roots import MAX_ROOTS, of_tenant, shared_keys, tenant_of
 
 MAX_BYTES = 16 * 2**20
 """Longest body; a server reads no longer one of the questions that it is asked."""
@@ -86,18 +86,24 @@ def _read_roots(content: bytearray, public_salt: str | None) -> tuple[list[str],
     body = json.loads(content)
     if isinstance(body, dict) and "roots" in body:
         roots, shared = _read_keys(body, "roots"), _read_keys(body, "shared")
+        if shared and len(shared) != len(roots):
+            raise ValueError(
+                f"shared has {len(shared)} keys for {len(roots)} roots: send one for each, or none"
+            )
     else:
-        roots, shared = list(root_keys(body)), list(shared_keys(body))
+        known, tenant = shared_keys(body)
+        roots, shared = of_tenant(known, tenant), list(known)
     if public_salt is None:
         return roots, []
     return roots, of_tenant(shared, tenant_of(public_salt, None))
 
 
 def _read_keys(body: dict[str, Any], name: str) -> list[str]:
+    """A list of keys, each once."""
     keys = body.get(name, [])
     if not isinstance(keys, list) or not all(isinstance(each, str) for each in keys):
         raise ValueError(f"{name} is {shorten(keys)}: send a list of keys")
-    return keys[:MAX_ROOTS]
+    return list(dict.fromkeys(keys))[:MAX_ROOTS]
 
 
 def _error(status: int, message: str) -> JSONResponse:

@@ -67,17 +67,18 @@ def root_keys(body: Any) -> dict[str, int]:
 
     {} as for `read_roots`.
     """
+    shared, tenant = shared_keys(body)
+    return _of_tenant(shared, tenant)
+
+
+def shared_keys(body: Any) -> tuple[dict[str, int], str | None]:
+    """The same for no tenant, and who the tenant is: `of_tenant` makes a tenant's keys of them."""
+    roots = read_roots(body)
     try:
         tenant = tenant_of(body.get("cache_salt"), body.get("extra_key"))
     except (AttributeError, TypeError):  # the server says what is wrong with it
-        return {}
-    return _of_tenant(shared_keys(body), tenant)
-
-
-def shared_keys(body: Any) -> dict[str, int]:
-    """The same for no tenant: `of_tenant` makes a tenant's keys of them."""
-    roots = read_roots(body)
-    return _keys_of(roots, _params_of(body), adapter_of(body)) if roots.texts else {}
+        return {}, None
+    return (_keys_of(roots, _params_of(body), adapter_of(body)) if roots.texts else {}), tenant
 
 
 def of_tenant(keys: Iterable[str], tenant: str | None) -> list[str]:

@@ -21,7 +21,7 @@ from depcache.plan import SegmentTable, plan_request
 from depcache.prompt.forest import Forest
 from depcache.prompt.seen_rows import hang_rows
 from eval.micro.match_plan import LAYOUT, NAMESPACE, SYSTEM_LEN, TASK_LEN, fill, grow, spread_ms
-from eval.output import about, write_report
+from eval.output import write_rows
 
 NUM_TABLES = 40
 NUM_JOINS = 12
@@ -90,10 +90,7 @@ def main() -> None:
         num_hits = plan_request(tree, root, table).num_hits
         told.append({"case": name, **counts, "hits": num_hits, **spread})
         print("  ".join(f"{key}={value}" for key, value in told[-1].items()))
-    if arguments.json:
-        arguments.command = "python -m eval.micro.join_plan"
-        said = about(arguments, time.perf_counter() - started)
-        write_report(said | {"better": "lower", "rows": told}, arguments.json)
+    write_rows(arguments, "python -m eval.micro.join_plan", started, told)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from eval.micro.match_plan import spread_ms
-from eval.output import about, write_report
+from eval.output import write_rows
 from sglang_patches.attention.masses import sum_masses
 
 NUM_HEADS, HEAD_DIM, NUM_ROWS = 4, 64, 20
@@ -47,10 +47,7 @@ def main() -> None:
         for name, call in calls.items():
             told.append({"case": name, "tokens": num, **spread_ms(call, arguments.repeats)})
             print("  ".join(f"{key}={value}" for key, value in told[-1].items()))
-    if arguments.json:
-        arguments.command = "python -m eval.micro.masses"
-        said = about(arguments, time.perf_counter() - started)
-        write_report(said | {"better": "lower", "rows": told}, arguments.json)
+    write_rows(arguments, "python -m eval.micro.masses", started, told)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch.distributed as dist
 
-from eval.output import about, write_report
+from eval.output import write_rows
 from sglang_patches.ranks import RankGroup
 from sglang_patches.tiers.disk.fingerprint import Fingerprint
 from sglang_patches.tiers.disk.ranked import RankedDiskTier
@@ -86,10 +86,9 @@ def main() -> None:
         row["us_95"] = round(statistics.quantiles(us, n=20)[-1], 1)
         rows.append(row)
         print("  ".join(f"{key}={value}" for key, value in row.items()))
-    if arguments.json:
-        arguments.command = f"python -m eval.micro.rank_agree --ranks {arguments.ranks}"
-        said = about(arguments, time.perf_counter() - started)
-        write_report(said | {"better": "lower", "rows": rows}, arguments.json)
+    write_rows(
+        arguments, f"python -m eval.micro.rank_agree --ranks {arguments.ranks}", started, rows
+    )
 
 
 if __name__ == "__main__":

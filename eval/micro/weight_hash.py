@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.output import about, write_report
+from eval.output import write_rows
 from sglang_patches.tiers.disk import file_hashes
 from sglang_patches.tiers.disk.file_hashes import FileHashes
 
@@ -75,10 +75,7 @@ def main() -> None:
                     row["s_for_16_gb"] = round(seconds * MODEL_BYTES / num_bytes, 2)
                 rows.append(row)
                 print("  ".join(f"{key}={value}" for key, value in rows[-1].items()))
-    if arguments.json:
-        arguments.command = f"python -m eval.micro.weight_hash --gb {arguments.gb:g}"
-        said = about(arguments, time.perf_counter() - started)
-        write_report(said | {"better": "lower", "rows": rows}, arguments.json)
+    write_rows(arguments, f"python -m eval.micro.weight_hash --gb {arguments.gb:g}", started, rows)
 
 
 if __name__ == "__main__":

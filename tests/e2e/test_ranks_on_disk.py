@@ -4,76 +4,24 @@
 from __future__ import annotations
 
 import random
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.served import EngineCase, Served
-from tests.e2e.test_disk_tier import Asked, disk_of, report_of, values_in
-from tests.helpers.engine import start_engine
-from tests.helpers.judge import OracleReport
+from tests.e2e import on_disk
+from tests.e2e.on_disk import Asked, Start, disk_of, report_of, values_in
 from tests.helpers.prompts import TreePrompt, random_forest, random_tokens
-
-MODEL = "llama_gqa"
 
 pytestmark = pytest.mark.sglang
 
 
-@pytest.fixture(scope="module")
-def start(
-    model_path: Callable[[str], Any], oracle_of: Callable[[str], Any], oracle_report: OracleReport
-) -> Callable[..., Any]:
-    """Runs an engine of two ranks on a folder, and leaves what is there when it ends."""
-
-    @contextmanager
-    def run(folder: Path, **settings: str) -> Iterator[Served]:
-        case = EngineCase("ranks-on-disk", MODEL, "auto", chunk=64)
-        environment = {
-            "DEPCACHE_HOST_GB": "0.02",
-            "DEPCACHE_DISK_GB": "0.1",
-            "DEPCACHE_DISK_FOLDER": str(folder),
-            "DEPCACHE_WRITE_POLICY": "write_through",
-            **settings,
-        }
-        with start_engine(
-            model_path(MODEL),
-            environment=environment,
-            chunked_prefill_size=64,
-            tp_size=2,
-            max_total_tokens=800,
-        ) as engine:
-            yield Served(case, engine, oracle_of(MODEL), oracle_report)
-            engine.check_conservation()
-
-    return run
+asked, folder, start, stored = on_disk.asked, on_disk.folder, on_disk.start, on_disk.stored
 
 
 @pytest.fixture(scope="module")
-def asked() -> Asked:
-    return Asked()
-
-
-@pytest.fixture(scope="module")
-def stored(
-    start: Callable[..., Any], asked: Asked, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """The folder of an engine that was asked and has ended."""
-    folder = tmp_path_factory.mktemp("disk")
-    with start(folder) as served:
-        asked.ask(served)
-        disk = served.engine.wait_until_stored()
-        assert disk["stored_tokens"] == disk["cached_tokens"] > 0
-    return folder
-
-
-@pytest.fixture
-def folder(stored: Path, tmp_path: Path) -> Path:
-    """A copy of it, to do harm to."""
-    return shutil.copytree(stored, tmp_path / "copy")
+def arguments() -> dict[str, Any]:
+    return {"tp_size": 2, "max_total_tokens": 800}
 
 
 def ranks_in(folder: Path) -> list[Path]:
@@ -82,7 +30,7 @@ def ranks_in(folder: Path) -> list[Path]:
 
 
 def test_after_a_restart_every_rank_loads_its_part(
-    start: Callable[..., Any], folder: Path, asked: Asked
+    start: Start, folder: Path, asked: Asked
 ) -> None:
     first, second = ranks_in(folder)
     assert len(values_in(first)) == len(values_in(second)) > 0
@@ -99,7 +47,7 @@ def test_after_a_restart_every_rank_loads_its_part(
 
 @pytest.mark.parametrize("rank", range(2))
 def test_what_one_rank_has_lost_is_computed_by_both(
-    start: Callable[..., Any], folder: Path, asked: Asked, rank: int
+    start: Start, folder: Path, asked: Asked, rank: int
 ) -> None:
     """Lost before the start, so that it is not found, and damaged, so that reading finds it."""
     values = values_in(ranks_in(folder)[rank])
@@ -122,13 +70,11 @@ def test_what_one_rank_has_lost_is_computed_by_both(
     assert loaded < sum(each.num_context for each in (asked.tree, asked.staggered, asked.salted))
 
 
-def test_a_small_host_and_pool_under_load_cost_no_answer(
-    start: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_small_host_and_pool_under_load_cost_no_answer(start: Start, tmp_path: Path) -> None:
     rng = random.Random(3)
     pool = [random_forest(rng, 1)[0] for _ in range(150)]
     system = random_tokens(rng, 10)
-    with start(tmp_path, DEPCACHE_HOST_GB="0.0003", DEPCACHE_DISK_GB="0.002") as served:
+    with start(tmp_path, host_gb=0.0003, disk_gb=0.002) as served:
         num_loaded = 0
         for _ in range(30):
             prompts = [

@@ -62,14 +62,14 @@ class Outcome:
         """Whether the storage did not work; other reasons speak of one value alone."""
         return self.reason in ("error", "timeout", "refused")
 
-
-def outcome_of(job: Job) -> Outcome:
-    """What became of a job that is over."""
-    if isinstance(job.outcome, TimeoutError):
-        return Outcome("timeout", detail=str(job.outcome))
-    if isinstance(job.outcome, BaseException):  # of `payload` or `into`, or a mistake of ours
-        return Outcome("error", detail=repr(job.outcome))
-    return job.outcome
+    @classmethod
+    def of(cls, job: Job) -> Outcome:
+        """What became of a job that is over."""
+        if isinstance(job.outcome, TimeoutError):
+            return cls("timeout", detail=str(job.outcome))
+        if isinstance(job.outcome, BaseException):  # of `payload` or `into`, or a mistake of ours
+            return cls("error", detail=repr(job.outcome))
+        return job.outcome
 
 
 class CheckedStorage:

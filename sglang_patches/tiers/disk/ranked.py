@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_patches.ranks import RankGroup
-from sglang_patches.tiers.disk.checked import Outcome, outcome_of, room_bytes
+from sglang_patches.tiers.disk.checked import Outcome, room_bytes
 from sglang_patches.tiers.disk.fingerprint import Fingerprint
 from sglang_patches.tiers.disk.lane import Job, Lane
 from sglang_patches.tiers.disk.operation import Finished, Operation
@@ -29,8 +29,9 @@ from sglang_patches.tiers.disk.values import Heard
 
 logger = logging.getLogger("depcache")
 
-# How bad an outcome is: the worst of all ranks counts.
-_OK, _NOT_BEGUN, _FAILED, _GONE = range(4)
+# How bad an outcome is, the worst of all ranks counts: a failure that says nothing of the storage
+# is less bad than one that does, and a value that is gone is given up everywhere.
+_OK, _UNTOLD, _FAILED, _GONE = range(4)
 _ELSEWHERE = "other_rank"
 _NAME_BYTES = 20
 _NS = 1_000_000_000
@@ -64,10 +65,12 @@ class RankedDiskTier(DiskTier):
         self._over: set[Job] = set()
         self._is_broken = False
         self._inherited_bytes = 0
-        self._now = 0.0
-        self._local_clock = self.clock
-        self.clock = lambda: self._now
+        self._agreed_s = 0.0
         self._agree_on_room([])
+
+    def now(self) -> float:
+        """Seconds, when the ranks last agreed."""
+        return self._agreed_s
 
     @property
     def is_off(self) -> bool:
@@ -111,7 +114,7 @@ class RankedDiskTier(DiskTier):
         for job in (*self._writes.poll(), *self._reads.poll()):
             tag: Operation = job.tag
             if tag.kind == "delete":
-                self._end(job, outcome_of(job))
+                self._end(job, Outcome.of(job))
             else:
                 self._over.add(job)
         for _, known in self._neighbours.poll():
@@ -138,31 +141,30 @@ class RankedDiskTier(DiskTier):
 
     def _agree_on_room(self, numbers: list[int]) -> list[int]:
         """The lowest of each number; with them go time and room, so that it takes one message."""
-        now = int(self._local_clock() * _NS)
+        now = int(super().now() * _NS)
         free = super().free_bytes - self._inherited_bytes
         *numbers, now, free = self._group.lowest([*numbers, now, free])
-        self._now = now / _NS
+        self._agreed_s = now / _NS
         self._free_then, self._used_then = free, self._values.used_bytes
         return numbers
 
     def _badness(self, job: Job) -> int:
-        outcome = outcome_of(job)
+        outcome = Outcome.of(job)
         if outcome.is_gone:
             return _GONE
         if not outcome.is_failure:
             return _OK
-        # As in `DiskTier`: a call that never began says nothing, unless others hang.
-        return _FAILED if job.seconds_run is not None or self._num_stuck else _NOT_BEGUN
+        return _FAILED if self._is_telling(job) else _UNTOLD
 
     def _conclude_for_all(self, job: Job, worst: int) -> Finished | None:
-        outcome = outcome_of(job)
+        outcome = Outcome.of(job)
         ours = self._badness(job)
         if ours < worst:
             self._give_up_part(job.tag, ours, worst)
             outcome = Outcome(_ELSEWHERE, is_gone=worst == _GONE)
         if worst == _FAILED:
             self._breaker.fail(f"{outcome.reason}, {outcome.detail or 'on another rank'}")
-        elif worst != _NOT_BEGUN:
+        elif worst != _UNTOLD:
             self._breaker.succeed()
         return self._end(job, outcome)
 
@@ -180,9 +182,9 @@ class RankedDiskTier(DiskTier):
         return lane.submit(job, is_forced=True)
 
     def _name(self, entry: Entry, ref: DiskRef) -> bytes:
-        """What all ranks call a value; one that is not everybody's own, or of nobody, is another.
+        """What all ranks call a value. The key will not do, because it names the rank.
 
-        The key will not do: it names the rank.
+        One that is a rank's own, and a neighbour's on another rank, has two names: it is of no use.
         """
         state = hashlib.blake2b(entry.namespace, digest_size=_NAME_BYTES)
         state.update(

@@ -8,8 +8,7 @@ begins and concludes. Host slots that a transfer uses belong to it until then.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache, partial
 from typing import Any
 
@@ -44,11 +43,10 @@ class DiskResidency(Tier):
         tier: DiskTier,
         bandwidth: Bandwidth,
         write_policy: str = "write_through_selective",
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(TierCopies(tree, DISK, cut=DiskRef.split))
         self.tier = tier
-        self.waits = DiskWaits(host, clock)
+        self.waits = DiskWaits(host, tier.now)
         self.stored = self.loaded = self.recomputed = 0
         self._tree = tree
         self._host = host

@@ -20,14 +20,7 @@ from typing import Any
 
 from depcache.errors import ConfigError
 from sglang_patches.tiers.disk.breaker import Breaker
-from sglang_patches.tiers.disk.checked import (
-    CheckedStorage,
-    Outcome,
-    Payload,
-    Sink,
-    outcome_of,
-    room_bytes,
-)
+from sglang_patches.tiers.disk.checked import CheckedStorage, Outcome, Payload, Sink, room_bytes
 from sglang_patches.tiers.disk.fingerprint import Fingerprint
 from sglang_patches.tiers.disk.lane import Job, Lane
 from sglang_patches.tiers.disk.neighbours import Neighbours
@@ -88,8 +81,8 @@ class DiskTier:
         self.dropped: Counter[str] = Counter()
         self._rows = fingerprint.rows
         self._deadline_s = deadline_s
-        self.clock = clock
-        self._breaker = Breaker("disk tier", failures_to_off, off_s, lambda: self.clock())
+        self._clock = clock
+        self._breaker = Breaker("disk tier", failures_to_off, off_s, self.now)
         # One thread writes and deletes, so that both happen in the order they were asked for.
         self._writes = Lane("depcache-disk-write", 1, max_waiting_stores, clock)
         self._reads = Lane("depcache-disk-read", num_load_threads, max_waiting_loads, clock)
@@ -253,6 +246,10 @@ class DiskTier:
     def agree(self) -> None:
         """With other ranks, see `RankedDiskTier`; this tier has none."""
 
+    def now(self) -> float:
+        """Seconds, for whatever is decided by time."""
+        return self._clock()
+
     def poll(self) -> list[Finished]:
         """Operations that ended since the last call, in no order. Does not block."""
         finished, self._done = self._done, []
@@ -332,13 +329,16 @@ class DiskTier:
         self._writes.submit(job, is_forced=True)
 
     def _conclude(self, job: Job) -> Finished | None:
-        outcome = outcome_of(job)
+        outcome = Outcome.of(job)
         if not outcome.is_failure:
             self._breaker.succeed()
-        # A call that never began says nothing about the storage, unless others hang.
-        elif job.seconds_run is not None or self._num_stuck:
+        elif self._is_telling(job):
             self._breaker.fail(f"{outcome.reason}, {outcome.detail}")
         return self._end(job, outcome)
+
+    def _is_telling(self, job: Job) -> bool:
+        """Whether its failure says anything of the storage: it was called, or others hang."""
+        return job.seconds_run is not None or self._num_stuck > 0
 
     def _end(self, job: Job, outcome: Outcome) -> Finished | None:
         tag: Operation = job.tag

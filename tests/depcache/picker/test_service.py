@@ -85,11 +85,14 @@ def test_a_tenant_goes_where_what_is_public_is(salt: str) -> None:
     [own] = root_keys(body)
     assert own != everyones
     servers = [Server("http://one", {everyones: 7}), Server("http://two", {own: 5})]
-    keys = {"roots": [own], "shared": list(shared_keys(body))}
+    keys = {"roots": [own], "shared": list(shared_keys(body)[0])}
     with serving(servers, salt) as client:
         for asked in (body, keys):
             assert client.post("/pick", json=asked).json() == {"server": "http://one", "held": 7}
         assert client.post("/pick", json={"roots": [own]}).json()["server"] == "http://two"
+        reply = client.post("/pick", json={"roots": [own], "shared": ["ab", "cd"]})
+        assert reply.status_code == 400
+        assert "2 keys for 1 roots" in reply.json()["error"]["message"]
         reply = client.post("/pick", json={"roots": [own], "shared": ["not hexadecimal"]})
         assert reply.status_code == 400
         assert "not hexadecimal" in reply.json()["error"]["message"]

@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from sglang_patches.ranks import RankGroup
+from sglang_patches.tiers.disk.neighbours import limit_of
 from sglang_patches.tiers.disk.ranked import RankedDiskTier
-from sglang_patches.tiers.disk.value import DiskRef, Entry
+from sglang_patches.tiers.disk.value import make_key
 from tests.helpers.ends import SLOWEST_S
 from tests.helpers.process_groups import Processes, start_two
 from tests.sglang_patches.tiers.disk.backends import BEHAVIOUR, Behaviour
@@ -64,6 +65,7 @@ class Rank:
         paths = [list(range(at, at + 3 + at % 4)) for at in range(NUM_ENTRIES)]
         self.entries = [make_entry(self.print, path, 2) for path in paths]
         self.rows = [make_rows(rng, 2, ROWS.num_bytes) for _ in paths]
+        self.paths = {make_key(self.print.digest, each): each.path for each in self.entries}
         self.found = {entry.path: ref for entry, ref in self.tier.entries()}
         self.told: list[Any] = [list(self.found)]
 
@@ -89,13 +91,13 @@ class Rank:
             self.told.append((done.kind, done.ticket, done.is_ok, done.is_gone))
             ref = done.ref
             if done.kind == "store" and ref is not None:
-                self.found[self._path_of(ref)] = ref
+                self.found[self.paths[ref.key]] = ref
             if done.is_ok and done.rows is not None:
                 assert ref is not None
-                at = [entry.path for entry in self.entries].index(self._path_of(ref))
+                at = [entry.path for entry in self.entries].index(self.paths[ref.key])
                 np.testing.assert_array_equal(done.rows, self.rows[at])
             if done.is_gone and ref is not None:
-                self.found.pop(self._path_of(ref), None)
+                self.found.pop(self.paths[ref.key], None)
         tier = self.tier
         are_there = [path for path, ref in self.found.items() if tier.has(ref)]
         self.told.append((tier.free_bytes, tier.is_off, tier.num_values, are_there))
@@ -109,15 +111,6 @@ class Rank:
             self.tier.agree()
             time.sleep(0.001)
         self.agree()
-
-    def _path_of(self, ref: DiskRef) -> bytes:
-        known = {self._key_of(entry): entry.path for entry in self.entries}
-        return known[ref.key]
-
-    def _key_of(self, entry: Entry) -> bytes:
-        from sglang_patches.tiers.disk.value import make_key
-
-        return make_key(self.print.digest, entry)
 
 
 def wander(
@@ -231,3 +224,38 @@ def wait_unequally(rank: int, group: Any, folder: Path) -> list[Any]:
 
 def test_nothing_is_over_before_it_is_over_everywhere(processes: Processes, tmp_path: Path) -> None:
     assert processes.run(wait_unequally, tmp_path) == [[0, 1], [0, 1]]
+
+
+def outlive(rank: int, group: Any, folder: Path) -> list[Any]:
+    """Two servers on one folder; the first stores five values and ends, a third one starts."""
+    first, second = (Rank(rank, group, folder) for _ in range(2))
+    for at in range(5):
+        first.store(at)
+    first.settle()
+    used = first.tier.used_bytes
+    told = [len(second.found), used > 0]
+
+    def agree_until_free(num_bytes: int) -> bool:
+        deadline = time.monotonic() + SLOWEST_S
+        while second.tier.free_bytes != num_bytes and time.monotonic() < deadline:
+            second.agree()
+            time.sleep(0.01)
+        return second.tier.free_bytes == num_bytes
+
+    # Beside a neighbour that lives it leaves a little free; what a dead one has left counts whole.
+    told.append(agree_until_free(limit_of(ROOM, 1, used)))
+    first.tier.close()
+    told.append(agree_until_free(ROOM - used))
+    told += [len(second.found), second.tier.num_values]
+    second.tier.close()
+    third = Rank(rank, group, folder)
+    told.append(len(third.found))
+    third.tier.close()
+    return told
+
+
+def test_a_neighbours_bytes_count_and_its_values_are_found_at_the_next_start(
+    processes: Processes, tmp_path: Path
+) -> None:
+    told = [0, True, True, True, 0, 0, 5]
+    assert processes.run(outlive, tmp_path) == [told, told]
