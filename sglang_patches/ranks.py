@@ -33,7 +33,8 @@ class RankGroup:
 
     def __init__(self, group: Any = None) -> None:
         self.size = 1 if group is None else dist.get_world_size(group)
-        self.is_first = self.size == 1 or dist.get_rank(group) == 0
+        self.rank = 0 if group is None else dist.get_rank(group)
+        self.is_first = self.rank == 0
         self._group = group
         self._first = 0 if group is None else dist.get_global_rank(group, 0)
 

@@ -30,7 +30,7 @@ class Fleet:
         self._model, self._folder = model, folder
         self._number = 0
 
-    def start(self, stack: ExitStack) -> httpx.Client:
+    def start(self, stack: ExitStack, num_ranks: int = 1) -> httpx.Client:
         self._number += 1
         environment = {
             "DEPCACHE_HOST_GB": "0.004",
@@ -40,7 +40,7 @@ class Fleet:
             "DEPCACHE_LOAD_POLICY": "always",  # computing a tiny model is faster
         }
         log = self._folder / f"server-{self._number}.txt"
-        flags = ("--max-total-tokens", "4096")
+        flags = ("--max-total-tokens", "4096", "--tp-size", str(num_ranks))
         return stack.enter_context(
             start_server(self._model, *flags, log=log, environment=environment)
         )
@@ -90,12 +90,13 @@ def make_prompt(rng: random.Random) -> TreePrompt:
     return TreePrompt(random_tokens(rng, 6), random_forest(rng, 4), random_tokens(rng, 5))
 
 
+@pytest.mark.parametrize("num_ranks", [1, 2])
 def test_each_finds_what_the_other_wrote_and_takes_it_over_when_it_is_killed(
-    fleet: Fleet, stacks: list[ExitStack]
+    fleet: Fleet, stacks: list[ExitStack], num_ranks: int
 ) -> None:
     rng = random.Random(1)
     prompts = [make_prompt(rng) for _ in range(6)]
-    one, other = (fleet.start(stack) for stack in stacks)
+    one, other = (fleet.start(stack, num_ranks) for stack in stacks)
     answers = [generate(one, prompt)["output_ids"] for prompt in prompts[:4]]
     stored = wait_for(one, lambda disk: not disk["waiting_tokens"])
     assert stored["stored_tokens"] > 0
@@ -117,7 +118,7 @@ def test_each_finds_what_the_other_wrote_and_takes_it_over_when_it_is_killed(
     wait_for(other, lambda disk: not disk["neighbours"])
     assert disk_of(other)["used_bytes"] == used
     assert loaded(other, prompts[2]) == (prompts[2].num_context, 0)
-    one = fleet.start(stacks[0])
+    one = fleet.start(stacks[0], num_ranks)
     assert loaded(one, prompts[3]) == (prompts[3].num_context, 0)
     assert loaded(one, prompts[4]) == (prompts[4].num_context, 0)
     assert disk_of(one)["used_bytes"] == 0  # all of it is the survivor's

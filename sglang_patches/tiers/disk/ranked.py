@@ -4,25 +4,26 @@
 Disks are not equally fast and fail alone. What the caches of the ranks are told must be the same,
 so an operation is over when it is over on every rank, it has failed when it failed on one, and a
 value is there when all ranks have their part of it. They agree on this in `agree`, in passes of the
-scheduler, and nothing is told in between.
+scheduler, and nothing is told in between. What neighbours do is heard when all ranks have heard it:
+see `parts`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import struct
 from collections import deque
 from collections.abc import Iterator
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
 from sglang_patches.ranks import RankGroup
-from sglang_patches.tiers.disk.checked import Outcome, room_bytes
+from sglang_patches.tiers.disk.checked import Outcome
 from sglang_patches.tiers.disk.fingerprint import Fingerprint
 from sglang_patches.tiers.disk.lane import Job, Lane
+from sglang_patches.tiers.disk.manifest import Known
 from sglang_patches.tiers.disk.operation import Finished, Operation
+from sglang_patches.tiers.disk.parts import Parts, name_of, records_of
 from sglang_patches.tiers.disk.tier import DiskTier
 from sglang_patches.tiers.disk.value import DiskRef, Entry
 from sglang_patches.tiers.disk.values import Heard
@@ -33,7 +34,7 @@ logger = logging.getLogger("depcache")
 # is less bad than one that does, and a value that is gone is given up everywhere.
 _OK, _UNTOLD, _FAILED, _GONE = range(4)
 _ELSEWHERE = "other_rank"
-_NAME_BYTES = 20
+_OURS, _BORROWED = b"=", b"+"
 _NS = 1_000_000_000
 
 
@@ -45,9 +46,9 @@ class RankedDiskTier(DiskTier):
     A value of which one rank has no part is deleted by the others, when the tier opens and when a
     read fails. Where one rank cannot open its folder the tier is off, and all values stay.
 
-    What servers on the same folder store while this one runs is not heard: it is found at the
-    next start. Their bytes count; values of one that has ended count against this server until it
-    is started again.
+    A neighbour's value is known when every rank has heard of its part, and no longer when one has
+    heard that it is gone. Of a neighbour that has ended, a value is ours when every rank has taken
+    over its part; until then a part that one rank has taken over counts against its room.
     """
 
     def __init__(
@@ -64,7 +65,8 @@ class RankedDiskTier(DiskTier):
         self._under_way: dict[str, deque[Job]] = {"store": deque(), "load": deque()}
         self._over: set[Job] = set()
         self._is_broken = False
-        self._inherited_bytes = 0
+        self._parts = Parts(group.rank, group.size)
+        self._heard = Heard([])
         self._agreed_s = 0.0
         self._agree_on_room([])
 
@@ -84,10 +86,14 @@ class RankedDiskTier(DiskTier):
 
     def entries(self) -> Iterator[tuple[Entry, DiskRef]]:
         """Every value that all ranks have, in the order of the first; waits for all."""
-        mine = {self._name(*each): each for each in super().entries()}
+        # One that is ours on one rank, and a neighbour's on another, has two names: of no use.
+        mine = {
+            (name_of(entry), _OURS if self.owns(ref) else _BORROWED): (entry, ref)
+            for entry, ref in super().entries()
+        }
         is_open = self._checked.manifest is not None
-        told = self._group.gather(b"".join(mine) if is_open else None)
-        lists = [_cut(names) for names in told if names is not None]
+        told = self._group.gather(b"".join(chain(*mine)) if is_open else None)
+        lists = [list(records_of(names)) for names in told if names is not None]
         if len(lists) < len(told):
             if not self._is_broken:
                 logger.warning("disk tier: a rank cannot open its folder: it is not used")
@@ -95,14 +101,22 @@ class RankedDiskTier(DiskTier):
             self._values.clear()
             return iter(())
         everywhere = set(lists[0]).intersection(*lists[1:])
-        for name, (_, ref) in mine.items():
-            if name not in everywhere:
-                self._remove(ref.key, self._values[ref.key])
-        return iter([mine[name] for name in lists[0] if name in everywhere])
+        borrowed: list[Known] = []
+        for each, (entry, ref) in mine.items():
+            value = self._values[ref.key]
+            if not value.is_ours:
+                borrowed.append(Known(ref.key, entry, value.num_bytes, is_ours=False))
+            if each not in everywhere:
+                self._remove(ref.key, value)
+        self._parts.begin(
+            borrowed, [[name for name, whose in names if whose == _BORROWED] for names in lists]
+        )
+        return iter([mine[each] for each in lists[0] if each in everywhere])
 
     def hear(self) -> Heard:
-        """Nothing: neighbours would have to be heard by all ranks at once."""
-        return Heard([])
+        """What neighbours have done on all ranks, as far as they have agreed. Does not block."""
+        heard, self._heard = self._heard, Heard([])
+        return heard
 
     def poll(self) -> list[Finished]:
         """Operations that ended on all ranks, as far as they have agreed. Does not block."""
@@ -117,12 +131,12 @@ class RankedDiskTier(DiskTier):
                 self._end(job, Outcome.of(job))
             else:
                 self._over.add(job)
-        for _, known in self._neighbours.poll():
-            if known is not None and known.is_ours:
-                self._inherited_bytes += room_bytes(known.num_bytes, known.entry.num_path)
+        self._parts.hear(self._neighbours.poll())
         waiting = self._under_way.values()
         numbers = [sum(1 for _ in takewhile(self._over.__contains__, jobs)) for jobs in waiting]
-        numbers = self._agree_on_room(numbers)
+        *numbers, num_news = self._agree_on_room([*numbers, -self._parts.num_news])
+        if num_news < 0:
+            self._hear_together()
         jobs = [
             each.popleft()
             for each, number in zip(waiting, numbers, strict=True)
@@ -139,10 +153,21 @@ class RankedDiskTier(DiskTier):
 
     # -- what ranks tell each other --------------------------------------------------------------
 
+    def _hear_together(self) -> None:
+        told = self._group.gather(self._parts.tell())
+        used = self._values.used_bytes
+        changes = self._parts.follow([news or b"" for news in told])
+        heard = self._values.hear(changes, self._storing)
+        # What was taken over had counted against the room that was agreed on.
+        self._used_then += self._values.used_bytes - used
+        self._heard.fresh += heard.fresh
+        self._heard.num_removed += heard.num_removed
+        self._heard.num_inherited += heard.num_inherited
+
     def _agree_on_room(self, numbers: list[int]) -> list[int]:
         """The lowest of each number; with them go time and room, so that it takes one message."""
         now = int(super().now() * _NS)
-        free = super().free_bytes - self._inherited_bytes
+        free = super().free_bytes - self._parts.inherited_bytes
         *numbers, now, free = self._group.lowest([*numbers, now, free])
         self._agreed_s = now / _NS
         self._free_then, self._used_then = free, self._values.used_bytes
@@ -180,19 +205,3 @@ class RankedDiskTier(DiskTier):
         self._under_way[job.tag.kind].append(job)
         # A queue that is full would be so on one rank only.
         return lane.submit(job, is_forced=True)
-
-    def _name(self, entry: Entry, ref: DiskRef) -> bytes:
-        """What all ranks call a value. The key will not do, because it names the rank.
-
-        One that is a rank's own, and a neighbour's on another rank, has two names: it is of no use.
-        """
-        state = hashlib.blake2b(entry.namespace, digest_size=_NAME_BYTES)
-        state.update(
-            struct.pack("<qII?", entry.home, entry.num_own, entry.num_path, self.owns(ref))
-        )
-        state.update(entry.path)
-        return state.digest()
-
-
-def _cut(names: bytes) -> list[bytes]:
-    return [names[at : at + _NAME_BYTES] for at in range(0, len(names), _NAME_BYTES)]

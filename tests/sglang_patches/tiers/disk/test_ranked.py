@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from sglang_patches.ranks import RankGroup
+from sglang_patches.tiers.disk import neighbours
 from sglang_patches.tiers.disk.neighbours import limit_of
 from sglang_patches.tiers.disk.ranked import RankedDiskTier
 from sglang_patches.tiers.disk.value import make_key
@@ -43,6 +44,7 @@ class Rank:
 
     def __init__(self, rank: int, group: Any, folder: Path, *, num_bytes: int = ROOM) -> None:
         self.mood = BEHAVIOUR["ranked"] = Behaviour()
+        neighbours.LOOK_EVERY_S = 0.01
         self.print = make_print(rank=f"[{rank}, 2, 0, 1]")
         config = {
             "module_path": "tests.sglang_patches.tiers.disk.backends",
@@ -68,6 +70,7 @@ class Rank:
         self.paths = {make_key(self.print.digest, each): each.path for each in self.entries}
         self.found = {entry.path: ref for entry, ref in self.tier.entries()}
         self.told: list[Any] = [list(self.found)]
+        self.num_heard = 0
 
     def store(self, at: int) -> None:
         ticket = self.tier.store(self.entries[at], self.rows[at])
@@ -85,8 +88,13 @@ class Rank:
             self.tier.delete(ref)
 
     def agree(self) -> None:
-        """One pass: everything that ended, and whatever may be asked of the tier."""
+        """One pass: everything that ended or was heard, and whatever may be asked of the tier."""
         self.tier.agree()
+        heard = self.tier.hear()
+        self.found |= {entry.path: ref for entry, ref in heard.fresh}
+        fresh = [entry.path for entry, _ in heard.fresh]
+        self.num_heard += len(fresh)
+        self.told.append((fresh, heard.num_removed, heard.num_inherited))
         for done in self.tier.poll():
             self.told.append((done.kind, done.ticket, done.is_ok, done.is_gone))
             ref = done.ref
@@ -99,7 +107,7 @@ class Rank:
             if done.is_gone and ref is not None:
                 self.found.pop(self.paths[ref.key], None)
         tier = self.tier
-        are_there = [path for path, ref in self.found.items() if tier.has(ref)]
+        are_there = [(p, tier.owns(ref)) for p, ref in self.found.items() if tier.has(ref)]
         self.told.append((tier.free_bytes, tier.is_off, tier.num_values, are_there))
 
     def settle(self) -> None:
@@ -226,36 +234,124 @@ def test_nothing_is_over_before_it_is_over_everywhere(processes: Processes, tmp_
     assert processes.run(wait_unequally, tmp_path) == [[0, 1], [0, 1]]
 
 
+def agree_until(rank: Rank, other: Rank, is_so: Callable[[], bool]) -> bool:
+    """Let both servers pass until it is so on all ranks; False where it never is."""
+    group = rank.tier._group  # pyright: ignore[reportPrivateUsage]
+    deadline = time.monotonic() + SLOWEST_S
+    while True:
+        for each in (rank, other):
+            each.agree()
+        is_done, is_late = is_so(), time.monotonic() > deadline
+        if all(group.lowest([is_done])) or any(group.highest([is_late])):
+            return is_done
+        time.sleep(0.002)
+
+
 def outlive(rank: int, group: Any, folder: Path) -> list[Any]:
-    """Two servers on one folder; the first stores five values and ends, a third one starts."""
+    """Two servers on one folder: what the first stores, deletes, and leaves behind."""
     first, second = (Rank(rank, group, folder) for _ in range(2))
+
+    def free() -> int:
+        return second.tier.free_bytes
+
     for at in range(5):
         first.store(at)
     first.settle()
     used = first.tier.used_bytes
-    told = [len(second.found), used > 0]
+    # Beside a neighbour that lives it leaves a little free.
+    limit = limit_of(ROOM, 1, used)
+    told = [agree_until(second, first, lambda: (len(second.found), free()) == (5, limit))]
 
-    def agree_until_free(num_bytes: int) -> bool:
-        deadline = time.monotonic() + SLOWEST_S
-        while second.tier.free_bytes != num_bytes and time.monotonic() < deadline:
-            second.agree()
-            time.sleep(0.01)
-        return second.tier.free_bytes == num_bytes
-
-    # Beside a neighbour that lives it leaves a little free; what a dead one has left counts whole.
-    told.append(agree_until_free(limit_of(ROOM, 1, used)))
+    told.append(not any(second.tier.owns(ref) for ref in second.found.values()))
+    second.load(3)
+    second.settle()
+    told.append(second.tier.counters["loaded"] == 1)
+    first.delete(4)
+    told.append(agree_until(second, first, lambda: second.tier.num_values == 4))
+    used = first.tier.used_bytes
     first.tier.close()
-    told.append(agree_until_free(ROOM - used))
-    told += [len(second.found), second.tier.num_values]
+    # What a dead one has left behind is ours, and counts as such.
+    told.append(agree_until(second, second, lambda: free() == ROOM - used == ROOM - of(second)))
+    second.load(3)
+    second.delete(3)
+    second.settle()
+    told.append(second.tier.num_values == 3 and of(second) < used)
     second.tier.close()
     third = Rank(rank, group, folder)
-    told.append(len(third.found))
+    told.append(len(third.found) == 3)
     third.tier.close()
     return told
 
 
-def test_a_neighbours_bytes_count_and_its_values_are_found_at_the_next_start(
+def of(rank: Rank) -> int:
+    """Bytes that it has itself."""
+    return rank.tier.used_bytes
+
+
+def test_what_a_neighbour_stores_deletes_and_leaves_is_heard(
     processes: Processes, tmp_path: Path
 ) -> None:
-    told = [0, True, True, True, 0, 0, 5]
-    assert processes.run(outlive, tmp_path) == [told, told]
+    assert processes.run(outlive, tmp_path) == [[True] * 7] * 2
+
+
+def hear_half(rank: int, group: Any, folder: Path) -> list[Any]:
+    """A neighbour has stored three values on one rank, and only the last of them on the other."""
+    ours = Rank(rank, group, folder)
+    alone = Rank(rank, None, folder)  # knows nothing of the other rank
+    for at in range(3):
+        if rank == 0 or at == 2:
+            alone.store(at)
+    alone.settle()
+    told = [agree_until(ours, ours, lambda: len(ours.found) == 1)]
+    ours.store(0)  # what only the first rank's neighbour has is ours as well
+    ours.settle()
+    told.append(ours.tier.owns(ours.found[ours.entries[0].path]))
+    if rank:
+        alone.store(1)
+        alone.settle()
+    told.append(agree_until(ours, ours, lambda: ours.entries[1].path in ours.found))
+    if rank == 0:
+        alone.delete(2)
+    told.append(agree_until(ours, ours, lambda: ours.tier.num_values == 2))
+    alone.tier.close()
+    ours.tier.close()
+    return told
+
+
+def test_a_neighbours_value_is_there_when_all_ranks_have_heard_of_it(
+    processes: Processes, tmp_path: Path
+) -> None:
+    assert processes.run(hear_half, tmp_path) == [[True] * 4] * 2
+
+
+def share(rank: int, group: Any, folder: Path, seed: int) -> tuple[list[Any], int]:
+    """Random steps of two servers on one folder, one of which is started anew now and then."""
+    both = [Rank(rank, group, folder) for _ in range(2)]
+    steps, own = random.Random(seed), random.Random(f"{seed} {rank}")
+    told: list[Any] = []
+    for step in range(400):
+        at, kind, one = steps.randrange(NUM_ENTRIES), steps.random(), steps.choice(both)
+        (one.store if kind < 0.4 else one.load if kind < 0.7 else one.delete)(at)
+        if step % 130 == 129:
+            both[0].settle()
+            both[0].tier.close()
+            told += both[0].told
+            both[0] = Rank(rank, group, folder)
+        time.sleep(own.choice((0, 0, 0.002, 0.006)))
+        for one in both:
+            one.agree()
+    for one in both:
+        one.settle()
+        one.tier.close()
+        told += one.told
+    return told, sum(one.num_heard for one in both)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_ranks_are_told_the_same_of_neighbours(
+    processes: Processes, tmp_path: Path, seed: int
+) -> None:
+    first, second = processes.run(share, tmp_path, seed)
+    for i, (ours, theirs) in enumerate(zip(first[0], second[0], strict=True)):
+        assert ours == theirs, i
+    assert first[1] > 20  # values heard
