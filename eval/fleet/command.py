@@ -8,7 +8,8 @@
                   keys         consistent hashing of the key that `depcache.Client` sends
                   picker       the server that `depcache picker` names, by what each holds
     answers   whether they are those of one server alone
-    killed    one server is killed while requests run: how many are lost, how many are wrong
+    killed    one server is killed while requests run: how many are lost, how many are wrong; with
+              the part `answers`
     shared_disk  what a server computes of what another on the same disk folder was asked before
     heard     how many seconds after a request a picker knows what the server holds now
 
@@ -19,6 +20,7 @@ environment of its own; without `--smg` only `shared_disk` and `heard` are measu
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -52,6 +54,10 @@ POLICIES = {
 }
 """Our name -> SMG's policy, and whether requests have their keys."""
 
+PARTS = ("routing", "answers", "shared_disk", "heard")
+ROUTED = {"routing", "answers"}
+"""Parts that need a router. Where a server is killed is told with the answers."""
+
 NUM_COMPARED, ANSWER_TOKENS = 60, 12
 NUM_BEFORE, NUM_HEARD, NUM_HEARD_QUICK = 120, 60, 10
 
@@ -69,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--requests", type=int, help="that are counted (default 800; quick 150)")
     add("--warm", type=int, help="before them (default 400; quick 100)")
     add("--seed", type=int, default=0)
+    add("--only", nargs="+", choices=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,6 +83,9 @@ def run(args: argparse.Namespace) -> int:
     require_sglang()
     if args.servers < 2:
         raise ConfigError(f"--servers is {args.servers}: a fleet has at least 2")
+    parts = set(args.only or PARTS)
+    if args.smg is None and args.only and (routed := sorted(ROUTED & parts)):
+        raise ConfigError(f"--only names {' and '.join(routed)}: that needs --smg")
     version = None if args.smg is None else smg_version(args.smg)
     err = Console(stderr=True, highlight=False)
     model = find_model(args.model)
@@ -83,26 +93,34 @@ def run(args: argparse.Namespace) -> int:
     # The name that `depcache.Client` asks for: a router knows servers by their models.
     named = ("--served-model-name", "default")
     settings = {"host_gb": "0", "disk_gb": "0", "root_events": "tcp://127.0.0.1:*"}
-    setup = Setup(model, args.pool_tokens, settings, named)
+    # Servers that each take all cores stand in each other's way, and look dead to the router.
+    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // args.servers))}
+    setup = Setup(model, args.pool_tokens, settings, named, threads)
     report: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="depcache-eval-") as name:
         folder = Path(name)
-        with err.status("one disk folder"):
-            requests = make_requests(NUM_COMPARED, 2, num_entities=args.graph, seed=args.seed + 2)
-            report["shared_disk"] = measure_shared_disk(setup, requests, folder)
-        with err.status("root events"):
-            number = NUM_HEARD_QUICK if args.quick else NUM_HEARD
-            requests = make_requests(
-                NUM_BEFORE + number, 2, num_entities=args.graph, seed=args.seed + 3
-            )
-            report["heard"] = measure_heard(setup, requests, folder, num_timed=number)
-        if version is not None:
+        if "shared_disk" in parts:
+            with err.status("one disk folder"):
+                requests = make_requests(
+                    NUM_COMPARED, 2, num_entities=args.graph, seed=args.seed + 2
+                )
+                report["shared_disk"] = measure_shared_disk(setup, requests, folder)
+        if "heard" in parts:
+            with err.status("root events"):
+                number = NUM_HEARD_QUICK if args.quick else NUM_HEARD
+                requests = make_requests(
+                    NUM_BEFORE + number, 2, num_entities=args.graph, seed=args.seed + 3
+                )
+                report["heard"] = measure_heard(setup, requests, folder, num_timed=number)
+        if version is not None and ROUTED & parts:
             with _servers(setup, args.servers, folder) as servers:
-                with err.status("routing") as status:
-                    report["routing"] = _measure_routing(servers, args, folder, status.update)
-                with err.status("answers, and one server killed"):
-                    report |= _compare_and_kill(servers, args, folder)
-            err.print(to_table(report["routing"]))
+                if "routing" in parts:
+                    with err.status("routing") as status:
+                        report["routing"] = _measure_routing(servers, args, folder, status.update)
+                    err.print(to_table(report["routing"]))
+                if "answers" in parts:
+                    with err.status("answers, and one server killed"):
+                        report |= _compare_and_kill(servers, args, folder)
     report |= {
         "servers": args.servers,
         "pool_tokens": args.pool_tokens,

@@ -66,3 +66,11 @@ def test_a_command_that_is_no_router_is_named(
     pytest.importorskip("sglang")
     assert main(["fleet", "--smg", str(tmp_path / "smg")]) == 2
     assert "is no command of SMG" in capsys.readouterr().err
+
+
+def test_parts_that_need_a_router_are_refused_without_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("sglang")
+    assert main(["fleet", "--only", "routing", "heard"]) == 2
+    assert "--only names routing: that needs --smg" in capsys.readouterr().err
