@@ -31,7 +31,7 @@ def route(smg: Path, policy: str, servers: Sequence[str], log_file: Path) -> Ite
     port = find_free_port()
     argv = [str(smg), "launch", "--host", "127.0.0.1", "--port", str(port), "--policy", policy]
     argv += ["--worker-urls", *servers, "--prometheus-port", str(find_free_port())]
-    argv += ["--disable-tokenizer-autoload", "--log-level", "warn"]
+    argv += ["--disable-tokenizer-autoload", "--log-level", "info"]
     # It leaves out for seconds a server whose queue grows while no answer ends, for it could hang.
     # One on a few cores is only slow.
     argv += ["--worker-wedge-secs", "60"]
