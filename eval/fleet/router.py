@@ -32,9 +32,8 @@ def route(smg: Path, policy: str, servers: Sequence[str], log_file: Path) -> Ite
     argv = [str(smg), "launch", "--host", "127.0.0.1", "--port", str(port), "--policy", policy]
     argv += ["--worker-urls", *servers, "--prometheus-port", str(find_free_port())]
     argv += ["--disable-tokenizer-autoload", "--log-level", "info"]
-    # It leaves out for seconds a server whose queue grows while no answer ends, for it could hang.
-    # One on a few cores is only slow.
-    argv += ["--worker-wedge-secs", "60"]
+    # With it, SMG 1.13 answers 503 where one server is dead and the other has a queue of eight.
+    argv += ["--disable-worker-overload-protection"]
     # One that was killed is left out soon. One that is only busy answers late, and must stay.
     argv += ["--health-check-interval-secs", "2", "--health-failure-threshold", "3"]
     url = f"http://127.0.0.1:{port}"
