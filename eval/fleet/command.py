@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,8 @@ def run(args: argparse.Namespace) -> int:
                 )
                 report["heard"] = measure_heard(setup, requests, folder, num_timed=number)
         if version is not None and ROUTED & parts:
+            # More servers than cores: those with nothing to do must not spin.
+            setup = replace(setup, sglang_args=(*named, "--sleep-on-idle"))
             with _servers(setup, args.servers, folder) as servers:
                 if "routing" in parts:
                     with err.status("routing") as status:
