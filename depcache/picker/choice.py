@@ -2,7 +2,8 @@
 """Which of several servers a request should go to: to the one that holds most of it.
 
 The load is bounded (Mirrokni, Thorup and Zadimoghaddam 2018): a server that got more than its part
-of the latest requests gets no more for now, whatever it holds.
+of the latest requests gets no more for now, whatever it holds. Below the bound load counts too,
+else a server that starts empty stays so: the others, which hold more, are asked up to the bound.
 """
 
 from __future__ import annotations
@@ -22,6 +23,14 @@ WINDOW = 64
 
 BOUND = 1.25
 """Most of them that one server gets, by the mean of all."""
+
+LOAD_WEIGHT = 0.2
+"""What a server must hold more of a request, as a share of it, to get twice its part of the load.
+
+In a simulation of four servers that start empty (10 of 1,000 entities a request, room for 230 on
+each, 250 requests behind 150), 70 % of the entities are found with 0, 73 with 0.1, 75 with 0.2 to
+0.8. Behind 400 requests it hardly matters: 77 with 0, 78 with 0.2, 76 with 0.8.
+"""
 
 SOON_S = 5.0
 MAX_SOON = 20_000
@@ -76,6 +85,7 @@ class Picker:
             raise ValueError("a picker needs at least one server")
         self.servers = tuple(servers)
         self._bound = bound
+        self._window = window
         self._latest: deque[str] = deque(maxlen=window)
         # Root -> server that is computing it.
         self._soon: TTLCache[str, str] = TTLCache(MAX_SOON, SOON_S, timer=clock)
@@ -96,20 +106,41 @@ class Picker:
             if not alive:
                 return None
             counts = Counter(self._latest)
+            mean = len(self._latest) / len(alive)
+            part = self._window / len(alive)
             most = math.ceil(self._bound * (len(self._latest) + 1) / len(alive))
             free = [server for server in alive if counts[server.url] < most] or alive
-            best, worth = free[0], (-1, 0, 0)
+            sizes = self._sizes(wanted, alive)
+            whole = sum(sizes.values())
+            best, worth = free[0], (-math.inf, 0)
             for server in free:
-                held = sum(
-                    max(server.roots.get(own, 0), server.roots.get(other, 0))
-                    for own, other in wanted.items()
+                held = sum(_held(server, own, other) for own, other in wanted.items())
+                soon = sum(
+                    size
+                    for own, size in sizes.items()
+                    if self._soon.get(own) == server.url and not _held(server, own, wanted[own])
                 )
-                soon = sum(self._soon.get(root) == server.url for root in wanted)
-                mine = (held, soon, -counts[server.url])
+                excess = (counts[server.url] - mean) / part
+                mine = ((held + soon) / whole if whole else 0.0) - LOAD_WEIGHT * excess, held
                 if mine > worth:
                     best, worth = server, mine
             for own, other in wanted.items():
-                if own not in best.roots and other not in best.roots:
+                if not _held(best, own, other):
                     self._soon[own] = best.url
             self._latest.append(best.url)
-        return Choice(best.url, worth[0])
+        return Choice(best.url, worth[1])
+
+    @staticmethod
+    def _sizes(wanted: Mapping[str, str], servers: Sequence[Held]) -> dict[str, float]:
+        """Tokens of each root; one that nobody holds is as long as the others are on average."""
+        most = {
+            own: max(_held(server, own, other) for server in servers)
+            for own, other in wanted.items()
+        }
+        known = [num for num in most.values() if num]
+        typical = sum(known) / len(known) if known else 1.0
+        return {own: num or typical for own, num in most.items()}
+
+
+def _held(server: Held, own: str, public: str) -> int:
+    return max(server.roots.get(own, 0), server.roots.get(public, 0))
