@@ -25,7 +25,7 @@ BOUND = 1.25
 """Most of them that one server gets, by the mean of all."""
 
 LOAD_WEIGHT = 0.2
-"""What a server must hold more of a request, as a share of it, to get twice its part of the load.
+"""What load is worth: with a tenth more than its part, a server must hold 2 % more of a request.
 
 In a simulation of four servers that start empty (10 of 1,000 entities a request, room for 230 on
 each, 250 requests behind 150), 70 % of the entities are found with 0, 73 with 0.1, 75 with 0.2 to
