@@ -32,6 +32,9 @@ each, 250 requests behind 150), 70 % of the entities are found with 0, 73 with 0
 0.8. Behind 400 requests it hardly matters: 77 with 0, 78 with 0.2, 76 with 0.8.
 """
 
+SOON_WEIGHT = 0.5
+"""What a server is computing is worth so much of what it holds: one may have to wait for it."""
+
 SOON_S = 5.0
 MAX_SOON = 20_000
 """How long, and for how many roots, it is remembered where a request was sent that computes them;
@@ -110,37 +113,41 @@ class Picker:
             part = self._window / len(alive)
             most = math.ceil(self._bound * (len(self._latest) + 1) / len(alive))
             free = [server for server in alive if counts[server.url] < most] or alive
-            sizes = self._sizes(wanted, alive)
-            whole = sum(sizes.values())
-            best, worth = free[0], (-math.inf, 0)
-            for server in free:
-                held = sum(_held(server, own, other) for own, other in wanted.items())
+            held = {
+                server.url: {
+                    own: max(server.roots.get(own, 0), server.roots.get(other, 0))
+                    for own, other in wanted.items()
+                }
+                for server in alive
+            }
+            sizes = _sizes_of(list(held.values()))
+            whole = sum(sizes.values()) or 1.0
+
+            def worth(url: str) -> float:
+                mine = held[url]
                 soon = sum(
                     size
-                    for own, size in sizes.items()
-                    if self._soon.get(own) == server.url and not _held(server, own, wanted[own])
+                    for root, size in sizes.items()
+                    if not mine[root] and self._soon.get(root) == url
                 )
-                excess = (counts[server.url] - mean) / part
-                mine = ((held + soon) / whole if whole else 0.0) - LOAD_WEIGHT * excess, held
-                if mine > worth:
-                    best, worth = server, mine
-            for own, other in wanted.items():
-                if not _held(best, own, other):
-                    self._soon[own] = best.url
-            self._latest.append(best.url)
-        return Choice(best.url, worth[1])
+                excess = (counts[url] - mean) / part
+                share = (sum(mine.values()) + SOON_WEIGHT * soon) / whole
+                return share - LOAD_WEIGHT * excess
 
-    @staticmethod
-    def _sizes(wanted: Mapping[str, str], servers: Sequence[Held]) -> dict[str, float]:
-        """Tokens of each root; one that nobody holds is as long as the others are on average."""
-        most = {
-            own: max(_held(server, own, other) for server in servers)
-            for own, other in wanted.items()
-        }
-        known = [num for num in most.values() if num]
-        typical = sum(known) / len(known) if known else 1.0
-        return {own: num or typical for own, num in most.items()}
+            best = max((server.url for server in free), key=worth)
+            for root, num_tokens in held[best].items():
+                if not num_tokens:
+                    self._soon[root] = best
+            self._latest.append(best)
+        return Choice(best, sum(held[best].values()))
 
 
-def _held(server: Held, own: str, public: str) -> int:
-    return max(server.roots.get(own, 0), server.roots.get(public, 0))
+def _sizes_of(held: Sequence[Mapping[str, int]]) -> dict[str, float]:
+    """Tokens of each root; one that nobody holds is as long as the others are on average.
+
+    held  tokens by root, of each server; the same roots in all
+    """
+    most = {root: max(each[root] for each in held) for root in held[0]}
+    known = [num for num in most.values() if num]
+    typical = sum(known) / len(known) if known else 1.0
+    return {root: num or typical for root, num in most.items()}

@@ -44,10 +44,14 @@ def records_of(told: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 @dataclass(slots=True)
 class _Part:
-    """Ranks as bits: those that have heard of it, and those that have taken it over."""
+    """Ranks as bits: those that have heard of it, and those that have taken it over.
+
+    known  of this rank; None where it has not heard of it
+    """
 
     there: int = 0
     ours: int = 0
+    known: Known | None = None
 
 
 class Parts:
@@ -61,7 +65,6 @@ class Parts:
         self._rank = rank
         self._all = (1 << num_ranks) - 1
         self._parts: dict[bytes, _Part] = {}
-        self._known: dict[bytes, Known] = {}  # of this rank, by name
         self._names: dict[bytes, bytes] = {}  # by key, for changes that only give that
         self._news: deque[tuple[bytes, bytes, Known | None]] = deque()
         self._sent: list[Known | None] = []
@@ -81,12 +84,12 @@ class Parts:
         mine  neighbours' values of this rank
         told  the names of those of every rank
         """
-        for known in mine:
-            name = name_of(known.entry)
-            self._known[name], self._names[known.key] = known, name
         for rank, names in enumerate(told):
             for name in names:
                 self._parts.setdefault(name, _Part()).there |= 1 << rank
+        for known in mine:
+            name = self._names[known.key] = name_of(known.entry)
+            self._parts[name].known = known
 
     def hear(self, changes: Iterable[Change]) -> None:
         """What this rank's neighbours have done."""
@@ -125,30 +128,32 @@ class Parts:
 
     def _follow_one(self, bit: int, name: bytes, what: bytes, known: Known | None) -> Change | None:
         part = self._parts.setdefault(name, _Part())
+        known = part.known if known is None else known
         was_there = part.there == self._all
         if what == _GONE:
-            change = (self._known[name].key, None) if was_there else None
             part.there &= ~bit
             part.ours &= ~bit
             if bit == 1 << self._rank:
-                self._known.pop(name, None)
+                part.known = None
             if not part.there:
                 del self._parts[name]
-            return change
-        if known is not None:
-            self._known[name] = known
+            if not was_there:
+                return None
+            assert known is not None  # all have heard of it, so this rank has
+            return known.key, None
+        part.known = known
         part.there |= bit
         part.ours |= bit if what == _OURS else 0
         if part.there != self._all:
             return None
-        known = self._known[name]
-        if part.ours == self._all:
-            # Ours from now on, like any other: nobody tells what becomes of it.
+        assert known is not None
+        is_ours = part.ours == self._all
+        if is_ours:
+            # Like any other of ours from now on: nobody tells what becomes of it.
             self.inherited_bytes -= _room(known)
-            del self._parts[name], self._known[name]
+            del self._parts[name]
             self._names.pop(known.key, None)
-            return known.key, replace(known, is_ours=True)
-        return known.key, replace(known, is_ours=False)
+        return known.key, replace(known, is_ours=is_ours)
 
 
 def _room(known: Known) -> int:

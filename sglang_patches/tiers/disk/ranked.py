@@ -131,7 +131,8 @@ class RankedDiskTier(DiskTier):
                 self._end(job, Outcome.of(job))
             else:
                 self._over.add(job)
-        self._parts.hear(self._neighbours.poll())
+        if not self._is_broken:  # a rank without a folder hears nothing, so nothing comes of it
+            self._parts.hear(self._neighbours.poll())
         waiting = self._under_way.values()
         numbers = [sum(1 for _ in takewhile(self._over.__contains__, jobs)) for jobs in waiting]
         *numbers, num_news = self._agree_on_room([*numbers, -self._parts.num_news])
@@ -157,12 +158,9 @@ class RankedDiskTier(DiskTier):
         told = self._group.gather(self._parts.tell())
         used = self._values.used_bytes
         changes = self._parts.follow([news or b"" for news in told])
-        heard = self._values.hear(changes, self._storing)
+        self._heard += self._values.hear(changes, self._storing)
         # What was taken over had counted against the room that was agreed on.
         self._used_then += self._values.used_bytes - used
-        self._heard.fresh += heard.fresh
-        self._heard.num_removed += heard.num_removed
-        self._heard.num_inherited += heard.num_inherited
 
     def _agree_on_room(self, numbers: list[int]) -> list[int]:
         """The lowest of each number; with them go time and room, so that it takes one message."""

@@ -30,6 +30,12 @@ class Heard:
     num_removed: int = 0
     num_inherited: int = 0
 
+    def __iadd__(self, later: Heard) -> Heard:
+        self.fresh += later.fresh
+        self.num_removed += later.num_removed
+        self.num_inherited += later.num_inherited
+        return self
+
 
 class Values(dict[bytes, Value]):
     """Values by key. `used_bytes` is what ours take of the limit."""

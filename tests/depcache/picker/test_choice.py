@@ -67,7 +67,7 @@ def test_nobody_gets_more_than_the_bound_however_much_it_holds() -> None:
     picker = Picker(servers, bound=1.25)
     counts = Counter(picker.pick(["a"]).url for _ in range(1000))  # type: ignore[union-attr]
     assert max(counts.values()) <= 1.3 * 250
-    assert counts["0"] > 275  # the others are computing it, too
+    assert counts["0"] > 300
 
 
 def test_one_server_gets_everything() -> None:

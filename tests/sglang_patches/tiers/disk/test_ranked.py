@@ -271,11 +271,13 @@ def outlive(rank: int, group: Any, folder: Path) -> list[Any]:
     used = first.tier.used_bytes
     first.tier.close()
     # What a dead one has left behind is ours, and counts as such.
-    told.append(agree_until(second, second, lambda: free() == ROOM - used == ROOM - of(second)))
+    told.append(
+        agree_until(second, second, lambda: free() == ROOM - used == ROOM - used_of(second))
+    )
     second.load(3)
     second.delete(3)
     second.settle()
-    told.append(second.tier.num_values == 3 and of(second) < used)
+    told.append(second.tier.num_values == 3 and used_of(second) < used)
     second.tier.close()
     third = Rank(rank, group, folder)
     told.append(len(third.found) == 3)
@@ -283,7 +285,7 @@ def outlive(rank: int, group: Any, folder: Path) -> list[Any]:
     return told
 
 
-def of(rank: Rank) -> int:
+def used_of(rank: Rank) -> int:
     """Bytes that it has itself."""
     return rank.tier.used_bytes
 
