@@ -4,17 +4,17 @@
 Of depcache-tiny the mean of the weights of its last three cycles, of the control the same with its
 own in place of the last: a cycle forgets some of what the one before it knew, and the mean keeps
 more of all (as in "Averaging Weights Leads to Wider Optima", Izmailov et al., 2018).
-Weights in bfloat16, half the size; the tokenizer; the log with the losses of all.
+Weights in bfloat16, half the size; the tokenizer; the log with the losses of all, behind the log
+that is there where the run went on from a trained model.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
 from pathlib import Path
 
 from depcache.errors import ConfigError
-from models.tiny.stages import KEPT, RECIPE, SELF_ATTENTION, TINY, cycles_of
+from models.tiny.stages import BASE, KEPT, RECIPE, SELF_ATTENTION, TINY, cycles_of
 
 NUM_CYCLES = 3
 """Whose mean ships."""
@@ -41,7 +41,11 @@ def ship(run: Path, folder: Path) -> None:
                 same[-1].copy_(torch.stack(same).mean(0))
         cycles[-1].bfloat16().save_pretrained(folder / KEPT[name])
         AutoTokenizer.from_pretrained(folders[-1]).save_pretrained(folder / KEPT[name])
-    shutil.copyfile(run / "log.jsonl", folder / "log.jsonl")
+    log = (run / "log.jsonl").read_text(encoding="utf-8")
+    kept = folder / "log.jsonl"
+    if kept.is_file() and not cycles_of(run, BASE):
+        log = kept.read_text(encoding="utf-8") + log
+    kept.write_text(log, encoding="utf-8")
 
 
 def main() -> None:

@@ -76,7 +76,7 @@ class Fingerprint:
     facts: Mapping[str, str]
     rows: RowShape
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """(DIGEST_BYTES,) raw bytes."""
         return _digest(json.dumps(dict(self.facts), sort_keys=True).encode())

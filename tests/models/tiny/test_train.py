@@ -185,6 +185,11 @@ def test_all_stages_leave_models_that_can_be_loaded(tmp_path: Path) -> None:
         for mine, *all_three in zip(shipped.parameters(), *cycles, strict=True):
             assert torch.equal(mine, torch.stack(all_three).mean(0).to(torch.bfloat16))
         assert AutoTokenizer.from_pretrained(weights / folder).chat_template
+    # A run that went on from a trained model has no base, and its log goes behind the older one.
+    log = (weights / "log.jsonl").read_text()
+    shutil.rmtree(tmp_path / "base")
+    ship(tmp_path, weights)
+    assert (weights / "log.jsonl").read_text() == log + (tmp_path / "log.jsonl").read_text()
 
 
 def nodes_of(examples: Iterable[Example]) -> set[str]:
