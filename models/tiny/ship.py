@@ -44,7 +44,8 @@ def ship(run: Path, folder: Path) -> None:
     log = (run / "log.jsonl").read_text(encoding="utf-8")
     kept = folder / "log.jsonl"
     if kept.is_file() and not cycles_of(run, BASE):
-        log = kept.read_text(encoding="utf-8") + log
+        # Shipped twice, a run stands there once.
+        log = kept.read_text(encoding="utf-8").removesuffix(log) + log
     kept.write_text(log, encoding="utf-8")
 
 

@@ -171,6 +171,7 @@ def test_all_stages_leave_models_that_can_be_loaded(tmp_path: Path) -> None:
 
     weights = tmp_path / "weights"
     ship(tmp_path, weights)
+    assert (weights / "log.jsonl").read_text() == (tmp_path / "log.jsonl").read_text()
     assert {file.name for file in weights.iterdir()} == {"depcache_tiny", "control", "log.jsonl"}
     for folder, *trained in (
         ("depcache_tiny/model", "dependency-2", "dependency-3", "dependency-4"),
@@ -186,10 +187,11 @@ def test_all_stages_leave_models_that_can_be_loaded(tmp_path: Path) -> None:
             assert torch.equal(mine, torch.stack(all_three).mean(0).to(torch.bfloat16))
         assert AutoTokenizer.from_pretrained(weights / folder).chat_template
     # A run that went on from a trained model has no base, and its log goes behind the older one.
-    log = (weights / "log.jsonl").read_text()
     shutil.rmtree(tmp_path / "base")
-    ship(tmp_path, weights)
-    assert (weights / "log.jsonl").read_text() == log + (tmp_path / "log.jsonl").read_text()
+    (weights / "log.jsonl").write_text(older := '{"stage": "dependency"}\n')
+    for _ in range(2):
+        ship(tmp_path, weights)
+        assert (weights / "log.jsonl").read_text() == older + (tmp_path / "log.jsonl").read_text()
 
 
 def nodes_of(examples: Iterable[Example]) -> set[str]:
