@@ -75,7 +75,10 @@ def ask(
     ] = None,
     table: Annotated[
         list[str] | None,
-        typer.Option(help="Table of --tables to ask about; several times. All if none is named."),
+        typer.Option(
+            help="Table of --tables to ask about, or a pattern like order*; several times. All if "
+            "none is named."
+        ),
     ] = None,
     sees: Annotated[
         str,

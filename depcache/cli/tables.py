@@ -58,6 +58,13 @@ def load_source(
         list[str] | None, typer.Option(help="Pattern of tables to leave out; several times.")
     ] = None,
     views: Annotated[bool, typer.Option("--views", help="Take views as tables too.")] = False,
+    columns: Annotated[
+        bool,
+        typer.Option(
+            "--columns",
+            help="Make each column an entry of its own, TABLE.COLUMN, but for those of keys.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Read a schema and write its tables into a catalog.
@@ -73,6 +80,7 @@ def load_source(
         dialect=dialect,
         schemas=schema or (),
         views=views,
+        columns=columns,
         include=include or (),
         exclude=exclude or (),
     )
@@ -91,8 +99,9 @@ def load_source(
         print_json(answer)
         return
     console = make_console()
+    what = "tables and columns" if columns else "tables"
     console.print(
-        f"{len(loaded.catalog):,} tables and {answer['references']:,} references are in "
+        f"{len(loaded.catalog):,} {what} and {answer['references']:,} references are in "
         f"{str(catalog)!r}",
         markup=False,
     )
@@ -104,7 +113,10 @@ def load_source(
 @tables_app.command("show")
 def show_tables(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Tables; all of the catalog if none is named.")
+        list[str] | None,
+        typer.Argument(
+            help="Tables, or patterns like order*; all of the catalog if none is named."
+        ),
     ] = None,
     catalog: CatalogFile = DEFAULT_CATALOG,
     dot: Annotated[
@@ -116,7 +128,7 @@ def show_tables(
     from depcache.tables.catalog import Catalog
 
     found = Catalog.read(catalog)
-    chosen = [found.find(name) for name in names] if names else list(found.names)
+    chosen = sorted(found.select(names)) if names else list(found.names)
     answer = to_json(found, chosen)
     if dot:
         print(to_dot(found, chosen), end="")

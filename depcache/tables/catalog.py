@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
@@ -103,6 +104,26 @@ class Catalog:
             f"{', '.join(map(shorten, near[:MAX_NAMED])) or 'none'}"
             + (f" and {len(self) - len(near)} more" if len(self) > len(near) else "")
         )
+
+    def select(self, names: Iterable[str]) -> set[str]:
+        """The tables' own spelling of names and of patterns, as `album.*` is one.
+
+        A name with a `*` that no table has is a pattern, of `*`, `?` and `[ab]`, whatever the case.
+        Raises PromptError as `find`, and for a pattern that no name fits.
+        """
+        found: set[str] = set()
+        for name in names:
+            if not isinstance(name, str) or "*" not in name or name in self._tables:
+                found.add(self.find(name))
+                continue
+            fitting = [n for n in self if fnmatchcase(n.name.casefold(), name.casefold())]
+            if not fitting:
+                raise PromptError(
+                    f"no table of the catalog fits the pattern {shorten(name)}: look at its names "
+                    "with `depcache tables show`"
+                )
+            found.update(table.name for table in fitting)
+        return found
 
     def difference(self, old: Catalog) -> Difference:
         """What this catalog has that `old` has not."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,16 @@ class Declaration:
     def name(self) -> str:
         """The name in a catalog."""
         return qualify(self.schema, self.table)
+
+    def take_apart(self) -> tuple[Declaration, tuple[Column, ...]]:
+        """The table with the columns of its keys alone, and its other columns.
+
+        Where no key is declared, its first column stays with it.
+        """
+        keys = {*self.primary_key, *(name for key in self.foreign_keys for name in key.columns)}
+        own = tuple(each for each in self.columns if each.name in keys) or self.columns[:1]
+        others = tuple(each for each in self.columns if each not in own)
+        return replace(self, columns=own), others
 
 
 def qualify(schema: str, table: str) -> str:

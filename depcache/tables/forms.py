@@ -9,7 +9,8 @@ same way, without sample rows, defaults and CHECK constraints.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from depcache.errors import ConfigError, shorten
@@ -31,6 +32,8 @@ class Form:
 
     table          slots name, table (without its schema), lines (columns and keys), columns,
                    foreign_keys, table_comment
+    added_column   name, table, column (as `column` writes it, without blanks around); a column that
+                   is a row of its own
     column         name, type (a blank and the type), type_name, not_null (as declared),
                    required (of the primary key too), comment, comma
     primary_key    columns, constraint, comma
@@ -47,6 +50,7 @@ class Form:
 
     table: str = "CREATE TABLE {name} (\n{lines}\n)"
     column: str = "    {name}{type}{not_null}{comma}{comment}"
+    added_column: str = "ALTER TABLE {name} ADD COLUMN {column}"
     primary_key: str = "    PRIMARY KEY ({columns}){comma}"
     foreign_key: str = "    FOREIGN KEY ({columns}) REFERENCES {target}{target_columns}{comma}"
     foreign_keys: str = "{keys}"
@@ -70,7 +74,7 @@ class Form:
                     comma=comma,
                 )
             )
-        try:
+        with _naming_slots():
             linked = self._join(foreign_keys)
             return self.table.format(
                 name=self._name(declared.schema, declared.table),
@@ -80,8 +84,15 @@ class Form:
                 foreign_keys=self.foreign_keys.format(keys=linked) if linked else "",
                 table_comment=self._comment(self.table_comment, declared.comment),
             )
-        except (KeyError, IndexError, ValueError, AttributeError) as error:
-            raise ConfigError(f"a template of the form has no slot {error}: correct it") from error
+
+    def write_column(self, declared: Declaration, column: Column) -> str:
+        """The text of a column beside its table. Raises as `write`."""
+        with _naming_slots():
+            return self.added_column.format(
+                name=self._name(declared.schema, declared.table),
+                table=self.quote(declared.table),
+                column=self._column(declared, column)("").strip(),
+            )
 
     def _column(self, declared: Declaration, column: Column) -> Line:
         not_null = "" if column.is_nullable else " NOT NULL"
@@ -132,6 +143,14 @@ class Form:
         return name if is_bare else '"' + name.replace('"', '""') + '"'
 
 
+@contextmanager
+def _naming_slots() -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, IndexError, ValueError, AttributeError) as error:
+        raise ConfigError(f"a template of the form has no slot {error}: correct it") from error
+
+
 Line = Callable[[str], str]
 """From the comma behind it to a line."""
 
@@ -153,6 +172,7 @@ FORMS: dict[str, Form] = {
     ),
     "llamaindex": Form(
         table="Table '{table}' has columns: {columns}, {table_comment}{foreign_keys}.",
+        added_column="Table '{table}' has column: {column}.",
         column="{name} ({type_name}){comment}{comma}",
         foreign_key="{column_list} -> {target_table}.{target_column_list}{comma}",
         foreign_keys=" and foreign keys: {keys}",

@@ -54,7 +54,8 @@ def render_tables(
 ) -> RenderedTables:
     """A chat request that asks `question` about tables of a catalog.
 
-    names       in any order and any case, each once or more; None for all of the catalog
+    names       in any order and any case, each once or more, or patterns, such as `album.*`; None
+                for all of the catalog
     question    goes behind them
     system      the system message; None or "" for no system message
     sees        what a table sees beside itself, see `depcache.tables.seen.Sees`
@@ -67,8 +68,7 @@ def render_tables(
     Raises PromptError for a name that is not in the catalog, no names, or an unusable question.
     """
     seen_by = read_sees(sees)
-    wanted = catalog.names if names is None else _read_names(names)
-    wanted = {catalog.find(name) for name in wanted}
+    wanted = catalog.select(catalog.names if names is None else _read_names(names))
     if not wanted:
         raise PromptError("there are no tables: name at least one, or send a plain prompt")
     for what, most in (("max_tables", max_tables), ("max_tokens", max_tokens)):

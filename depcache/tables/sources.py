@@ -77,6 +77,7 @@ def load(
     dialect: str | None = None,
     schemas: Sequence[str] = (),
     views: bool = False,
+    columns: bool = False,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> Loaded:
@@ -88,8 +89,11 @@ def load(
     dialect  of an .sql file; None guesses
     schemas  of a database, or the databases of a tables.json; () is the default one, or all
     views    whether views count as tables
-    include  patterns of names (`*`, `?`, `[ab]`); () is all
-    exclude  patterns of names
+    columns  whether columns are entries of their own, for prompts that hold some of a table's: the
+             table is written with its keys alone, and each other column, `table.column`, refers to
+             it
+    include  patterns of names of tables (`*`, `?`, `[ab]`); () is all
+    exclude  patterns of names of tables
 
     Raises PromptError when the source cannot be read or holds no such table, ConfigError for an
     unknown form, dialect, driver or a missing extra, ServerError when a database does not answer.
@@ -106,9 +110,10 @@ def load(
     declared, notes = reader(name, Options(dialect, tuple(schemas), views))
     resolved = resolve(declared, notes)
     tables = [
-        Table(each.name, writer.write(each), tuple(key.target for key in each.foreign_keys))
+        table
         for each in resolved
         if _is_wanted(each.name, include, exclude)
+        for table in _write(each, writer, columns)
     ]
     what = "the database" if reader is _database else repr(name)  # a URL is not repeated
     if not tables and notes:
@@ -159,6 +164,18 @@ def resolve(declared: Sequence[Declaration], notes: list[str]) -> list[Declarati
     return [
         replace(each, foreign_keys=tuple(mend(each, key) for key in each.foreign_keys))
         for each in tables.values()
+    ]
+
+
+def _write(declared: Declaration, form: Form, with_columns: bool) -> list[Table]:
+    """The entries of a table: one, or one and those of its columns."""
+    targets = tuple(key.target for key in declared.foreign_keys)
+    if not with_columns:
+        return [Table(declared.name, form.write(declared), targets)]
+    head, columns = declared.take_apart()
+    return [Table(head.name, form.write(head), targets)] + [
+        Table(f"{head.name}.{each.name}", form.write_column(head, each), (head.name,))
+        for each in columns
     ]
 
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One table of a schema: its name, how it is written in a prompt, and which tables it refers to."""
+"""One entry of a schema: its name, how it is written in a prompt, and which tables it refers to.
+
+Mostly a table. A column may be one too: what it refers to is its table.
+"""
 
 from __future__ import annotations
 

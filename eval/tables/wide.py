@@ -2,14 +2,16 @@
 """Tokens of prompts that hold some columns of each table: what is gained where a column is a row.
 
 A linker that picks columns gives every question another text of the same table, and no cache finds
-it again. Where a table is a tree, its name and keys the root and each other column a leaf that sees
-nothing but them, a column is computed once. By what the prompts hold and what is reused:
+it again. With columns as rows of their own, which see their table's name and keys and no other
+column (a catalog of `depcache tables load --columns`), each is computed once. By what the prompts
+hold and what is reused:
 
     whole, declared     all columns; a prefix cache, with tables in declared order
     whole, references   all columns; a table sees what it refers to
     some, declared      the columns that are needed; a prefix cache, in declared order
     some, references    the same; a table sees what it refers to, and with other columns is another
-    columns             the same; a column sees its table's name and keys, and what these refer to
+    columns             the same; each is a statement, and sees its table's name and keys, and what
+                        these refer to
 
 Columns are those of the right query, the keys, and none to four others of each table, the likeliest
 by their words. A cache without end, the system cached.
@@ -42,6 +44,7 @@ SYSTEMS = (
     *("whole, declared", "whole, references"),
     *("some, declared", "some, references", "columns"),
 )
+CONTEXTS = ("whole", "some", "columns")
 NUM_EXTRA = (0, 1, 1, 2, 4)
 """How many columns a linker adds to the right ones of a table; one of these is drawn."""
 WIDE_COLUMNS = 20
@@ -52,26 +55,29 @@ _FORM = FORMS["ddl_comments"]
 
 @dataclass(frozen=True)
 class WideTable:
-    """A table in parts: what its name and keys are in tokens, and each other column beside."""
+    """A table in parts, in tokens: its name and keys, and each other column beside.
+
+    columns  each as a line of the table
+    rows     each as a statement of its own
+    """
 
     declared: Declaration
     head: int
     columns: Mapping[str, int]
+    rows: Mapping[str, int]
 
     @classmethod
     def make(cls, declared: Declaration, num_tokens: Callable[[str], int]) -> WideTable:
         """Cut a table."""
-        keys = {*declared.primary_key, *(c for key in declared.foreign_keys for c in key.columns)}
-        own = tuple(each for each in declared.columns if each.name in keys)
-        bare = replace(declared, columns=own)
+        bare, others = declared.take_apart()
         head = _FORM.write(bare)
         columns: dict[str, int] = {}
-        for each in declared.columns:
-            if each.name not in keys:
-                longer = _FORM.write(replace(bare, columns=(*own, each)))
-                start = len(commonpath([head, longer]))
-                columns[each.name] = num_tokens(longer[start : start + len(longer) - len(head)])
-        return cls(declared, num_tokens(head), columns)
+        for each in others:
+            longer = _FORM.write(replace(bare, columns=(*bare.columns, each)))
+            start = len(commonpath([head, longer]))
+            columns[each.name] = num_tokens(longer[start : start + len(longer) - len(head)])
+        rows = {each.name: num_tokens(_FORM.write_column(bare, each)) for each in others}
+        return cls(declared, num_tokens(head), columns, rows)
 
     def count(self, chosen: frozenset[str]) -> int:
         """Tokens of the table with these columns beside its keys."""
@@ -111,7 +117,7 @@ class _Counts:
 
     def __init__(self, data: SqlSet, tables: Mapping[str, WideTable]) -> None:
         self.computed = dict.fromkeys(SYSTEMS, 0)
-        self.context = {"whole": 0, "some": 0}
+        self.context: dict[str, int] = dict.fromkeys(CONTEXTS, 0)
         self.num_prompts = 0
         self._data = data
         self._tables = tables
@@ -137,8 +143,9 @@ class _Counts:
                 sees = frozenset((each, chosen[each] if which == "some" else None) for each in seen)
                 self._take(f"{which}, references", (name, columns, sees), size)
             self._take("columns", (name, seen), table.head)
+            self.context["columns"] += table.head + sum(table.rows[column] for column in some)
             for column in some:
-                self._take("columns", (name, seen, column), table.columns[column])
+                self._take("columns", (name, seen, column), table.rows[column])
 
     def per_prompt(self) -> dict[str, float]:
         """How many prompts there were, and the tokens of one."""
@@ -158,7 +165,7 @@ def simulate_wide(
 ) -> list[dict[str, Any]]:
     """Two rows for each of `WORKLOADS`: all prompts, and those with a wide table.
 
-    context   tokens of the tables in a prompt, with all columns and with some
+    context   tokens of the tables in a prompt: with all columns, with some, and with these as rows
     computed  tokens a prompt, by system
     """
     rows: list[dict[str, Any]] = []
@@ -202,6 +209,6 @@ def _mean(runs: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     mean = {key: round(sum(run[key] for run in runs) / len(runs), 1) for key in runs[0]}
     return {
         "prompts": mean["prompts"],
-        "context": {which: mean[f"context {which}"] for which in ("whole", "some")},
+        "context": {which: mean[f"context {which}"] for which in CONTEXTS},
         "computed": {name: mean[name] for name in SYSTEMS},
     }

@@ -148,6 +148,28 @@ def test_of_the_new_catalog_only_what_is_new_is_computed(work: Work, restarted: 
         assert ask(restarted, *names, catalog=NEW).missed == 0
 
 
+def test_prompts_with_any_columns_of_tables_computed_in_parts_miss_nothing(
+    work: Work, restarted: Client
+) -> None:
+    source, path = work.folder / "wide.sql", work.folder / "wide.jsonl"
+    source.write_text(
+        "CREATE TABLE shop (id INT PRIMARY KEY, name TEXT, street TEXT, name2 TEXT);"
+        "CREATE TABLE sale (id INT PRIMARY KEY, shop INT REFERENCES shop, name TEXT, at DATE);"
+    )
+    assert run_json("tables", "load", source, "--columns", "--catalog", path)["tables"] == 7
+    catalog = Catalog.read(path)
+    whole = render_tables(catalog, None, "How many?")
+    assert (
+        work.precompute(restarted, "wide")["tokens_computed"]
+        == (restarted.explain({"messages": whole.messages, **whole.extra_body})["context_tokens"])
+    )
+    rng = random.Random(5)
+    for _ in range(6):
+        names = rng.sample(catalog.names, rng.randint(1, 4))
+        assert ask(restarted, *names, catalog=catalog).missed == 0
+    assert ask(restarted, "sale.*", "shop.s*", catalog=catalog).missed == 0
+
+
 def _request(*names: str) -> dict[str, Any]:
     prompt = render_tables(OLD, names, "How many?")
     return {"messages": prompt.messages, **prompt.extra_body}

@@ -90,6 +90,20 @@ def test_load_says_what_is_in_the_catalog(call, tmp_path: Path, make) -> None:
     )[1].replace("\n", "")
 
 
+def test_columns_are_loaded_and_shown_by_a_pattern(call, tmp_path: Path) -> None:
+    source, path = make_sql(tmp_path / "shop.sql"), tmp_path / "tables.jsonl"
+    code, out, err = call("tables", "load", source, "--columns", "--catalog", path)
+    assert (code, err) == (0, "")
+    assert out.startswith("20 tables and columns and 18 references are in ")
+    code, out, _ = call("tables", "show", "Track.*", "--catalog", path, "--json")
+    found = json.loads(out)
+    validate(found, SHOWN)
+    assert [each["name"] for each in found["tables"]] == ["track.name", "track.price"]
+    assert found["added"] == ["artist", "album", "genre", "track"]
+    code, _, err = call("tables", "show", "x*", "--catalog", path)
+    assert code == 2 and "fits the pattern 'x*'" in err
+
+
 def test_load_says_what_is_not_in_the_catalog(call, tmp_path: Path) -> None:
     source = tmp_path / "odd.sql"
     source.write_text(

@@ -57,6 +57,15 @@ def test_case_does_not_matter_where_it_does_not_decide() -> None:
         catalog.find("ORDERS")
 
 
+def test_a_pattern_stands_for_the_names_that_fit() -> None:
+    catalog = Catalog(Table(name, "T") for name in ["album", "Album.title", "album.year", "a*"])
+    assert catalog.select(["ALBUM.*"]) == {"Album.title", "album.year"}
+    assert catalog.select(["album*", "ALBUM"]) == {"album", "Album.title", "album.year"}
+    assert catalog.select(["a*"]) == {"a*"}  # a name goes before a pattern
+    with pytest.raises(PromptError, match="fits the pattern 'b\\*'"):
+        catalog.select(["album", "b*"])
+
+
 @pytest.mark.parametrize("name", ["custommer", "", "x" * 10_000, None, 3])
 def test_what_is_no_table_names_the_nearest(name: object) -> None:
     with pytest.raises(PromptError) as caught:

@@ -141,6 +141,19 @@ def test_a_table_of_a_catalog_may_stand_alone_and_in_other_blanks() -> None:
     assert CatalogFinder([]).look("nothing").hits == ()
 
 
+def test_of_columns_that_begin_alike_the_one_that_stands_there_is_found() -> None:
+    texts = {
+        "artist.name": "ALTER TABLE artist ADD COLUMN name TEXT",
+        "artist.name_2": "ALTER TABLE artist ADD COLUMN name TEXT NOT NULL",
+        "artist.names": "ALTER TABLE artist ADD COLUMN name TEXTS",
+    }
+    columns = [Table(name, text, ("artist",)) for name, text in texts.items()]
+    catalog = Catalog([Table("artist", ARTIST), *columns])
+    for name, text in texts.items():
+        found = CatalogFinder(catalog).look(f"Tables:\n\n{ARTIST}\n\n{text}\n\nWho?")
+        assert [hit.table.name for hit in found.hits] == ["artist", name]
+
+
 def test_sample_rows_behind_a_table_of_a_catalog_belong_to_it() -> None:
     catalog = Catalog([Table("artist", ARTIST), Table("album", ALBUM, ("artist",))])
     rows = f"\n\n/*\n1 row from it:\n{ARTIST}\n*/"

@@ -62,6 +62,17 @@ def test_llamaindex() -> None:
     assert FORMS["llamaindex"].write(alone) == "Table 'genre' has columns: id (INTEGER), ."
 
 
+def test_a_column_beside_its_table_is_a_statement_that_names_it() -> None:
+    assert {name: form.write_column(TRACK, TRACK.columns[1]) for name, form in FORMS.items()} == {
+        "ddl": 'ALTER TABLE track ADD COLUMN "Order" NVARCHAR(200)',
+        "ddl_comments": 'ALTER TABLE track ADD COLUMN "Order" NVARCHAR(200) -- its place',
+        "langchain": 'ALTER TABLE track ADD COLUMN "Order" NVARCHAR(200)',
+        "llamaindex": "Table 'track' has column: Order (NVARCHAR(200)): 'its place'.",
+    }
+    own = Form(added_column="{table}.{column}")
+    assert own.write_column(TRACK, TRACK.columns[2]) == "track.anything"
+
+
 def test_langchain_is_what_sqlalchemy_compiles(tmp_path: Path) -> None:
     sqlalchemy = pytest.importorskip("sqlalchemy", reason="needs the extra `tables`")
     from depcache.tables import load
@@ -107,6 +118,8 @@ def test_a_form_of_ones_own() -> None:
 def test_a_slot_that_is_not_there_is_named(form: Form) -> None:
     with pytest.raises(ConfigError, match="no slot"):
         form.write(TRACK)
+    with pytest.raises(ConfigError, match="no slot"):
+        Form(added_column="{nam}").write_column(TRACK, TRACK.columns[0])
 
 
 @pytest.mark.parametrize("name", ["xml", "", None, 3, []])

@@ -145,3 +145,37 @@ def test_what_cannot_be_asked_is_one_sentence(names, question, fields, reason) -
     with pytest.raises(PromptError, match=reason) as caught:
         render_tables(CATALOG, names, question, **fields)
     assert "\n" not in str(caught.value)
+
+
+COLUMNS = Catalog(
+    [
+        *CATALOG,
+        Table("album.title", "ALTER TABLE album ADD COLUMN title TEXT", ("album",)),
+        Table("album.year", "ALTER TABLE album ADD COLUMN year INT", ("album",)),
+        Table("track.title", "ALTER TABLE track ADD COLUMN title TEXT", ("track",)),
+    ]
+)
+
+
+def test_a_column_sees_its_table_and_no_other_column() -> None:
+    prompt = render_tables(COLUMNS, ["track.title", "album.*"], "Q?")
+    assert prompt.tables == (
+        *("artist", "album", "album.title", "album.year"),
+        *("genre", "track", "track.title"),
+    )
+    assert prompt.added == ("artist", "album", "genre", "track")
+    outline = Outline.from_json(prompt.extra_body["custom_params"]["depcache_outline"])
+    assert outline.sees == ((), (0,), (1,), (1,), (), (1, 4), (5,))
+    assert outline.absent == 0
+
+
+def test_a_table_sees_the_same_whatever_columns_stand_there() -> None:
+    def seen(names: list[str]) -> dict[str, list[str]]:
+        prompt = render_tables(COLUMNS, names, "Q?")
+        outline = Outline.from_json(prompt.extra_body["custom_params"]["depcache_outline"])
+        rows = zip(prompt.tables, outline.sees, strict=True)
+        return {name: [prompt.tables[row] for row in sees] for name, sees in rows}
+
+    some, others = seen(["track", "album.title"]), seen(["track", "album.year"])
+    assert some.pop("album.title") == others.pop("album.year") == ["album"]
+    assert some == others

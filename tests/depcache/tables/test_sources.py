@@ -119,3 +119,44 @@ def test_a_source_that_is_not_there_is_one_sentence(tmp_path: Path, name: str) -
     with pytest.raises(PromptError, match="cannot read"):
         load(tmp_path / name)
     assert list(tmp_path.iterdir()) == []  # SQLite would have made one
+
+
+def test_columns_are_entries_that_refer_to_their_table(tmp_path: Path) -> None:
+    catalog = load(
+        make_sql(tmp_path / "shop.sql"), include=["album", "artist"], columns=True
+    ).catalog
+    assert catalog["album"].text == (
+        "CREATE TABLE album (\n"
+        "    album_id INTEGER NOT NULL,\n"
+        "    artist_id INTEGER NOT NULL,\n"
+        "    PRIMARY KEY (album_id),\n"
+        "    FOREIGN KEY (artist_id) REFERENCES artist (artist_id)\n"
+        ")"
+    )
+    assert (
+        catalog["album.title"].text == "ALTER TABLE album ADD COLUMN title NVARCHAR(160) NOT NULL"
+    )
+    assert {table.name: table.references for table in catalog} == {
+        "artist": (),
+        "artist.name": ("artist",),
+        "album": ("artist",),
+        "album.title": ("album",),
+    }
+
+
+def test_tables_and_their_columns_read_back_as_the_whole_tables(tmp_path: Path) -> None:
+    source = make_sql(tmp_path / "shop.sql")
+    parts = load(source, columns=True).catalog
+    again = tmp_path / "again.sql"
+    again.write_text(";\n".join(table.text for table in parts) + ";\n")
+    for whole, back in zip(load(source).catalog, load(again).catalog, strict=True):
+        assert back.name == whole.name
+        assert back.references == whole.references
+        assert sorted(back.text.splitlines()) == sorted(whole.text.splitlines())
+
+
+def test_a_table_without_keys_keeps_its_first_column(tmp_path: Path) -> None:
+    (tmp_path / "log.sql").write_text("CREATE TABLE log (at TEXT, line TEXT);")
+    catalog = load(tmp_path / "log.sql", columns=True).catalog
+    assert catalog.names == ("log", "log.line")
+    assert catalog["log"].text == "CREATE TABLE log (\n    at TEXT\n)"

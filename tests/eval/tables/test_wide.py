@@ -31,6 +31,7 @@ def test_a_table_is_its_keys_and_other_columns_beside_them() -> None:
     whole = wide._FORM.write(ORDERS)
     assert table.count(frozenset(table.columns)) == len(whole)
     assert table.count(frozenset()) == table.head < len(whole)
+    assert table.rows["price"] == len("ALTER TABLE orders ADD COLUMN price REAL")
 
 
 @pytest.mark.parametrize(
@@ -89,6 +90,7 @@ def test_each_column_is_computed_once_where_it_is_a_row(
     every, only_wide = simulate_wide(partial(read_sql_set, tmp_path), len, quick=True)
     assert (every["prompts"], only_wide["prompts"]) == (20, 10)
     assert every["context"]["some"] < every["context"]["whole"] / 2
+    assert every["context"]["some"] < every["context"]["columns"]
     computed = every["computed"]
     assert tuple(computed) == SYSTEMS
     few, many = (WideTable.make(each, len) for each in reversed(declarations_of(schema)))
@@ -98,6 +100,6 @@ def test_each_column_is_computed_once_where_it_is_a_row(
     # Each time another column of `many`, so another table, and `few` sees another one.
     asked = [f"c{i}" for i in range(1, 20, 2)]
     assert computed["some, references"] > 10 * (many.head + few.head) / 20
-    once = many.head + sum(many.columns[name] for name in asked)
-    once += 2 * few.head + sum(few.columns.values())  # c2 alone; c1 is a key
+    once = many.head + sum(many.rows[name] for name in asked)
+    once += 2 * few.head + sum(few.rows.values())  # c2 alone; c1 is a key
     assert computed["columns"] == pytest.approx(once / 20, abs=0.1)
