@@ -3,7 +3,8 @@
 
 Of depcache-tiny the mean of the weights of its last three cycles, of the control the same with its
 own in place of the last: a cycle forgets some of what the one before it knew, and the mean keeps
-more of all (as in "Averaging Weights Leads to Wider Optima", Izmailov et al., 2018).
+more of all (as in "Averaging Weights Leads to Wider Optima", Izmailov et al., 2018). `--shares`
+weighs them, or takes another number of them.
 Weights in bfloat16, half the size; the tokenizer; the log with the losses of all, behind the log
 that is there where the run went on from a trained model.
 """
@@ -11,26 +12,36 @@ that is there where the run went on from a trained model.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from depcache.errors import ConfigError
 from models.tiny.stages import BASE, KEPT, RECIPE, SELF_ATTENTION, TINY, cycles_of
 
-NUM_CYCLES = 3
-"""Whose mean ships."""
+EQUAL = (1.0, 1.0, 1.0)
+"""The last three cycles, of which a run may have fewer."""
 
 
-def ship(run: Path, folder: Path) -> None:
+def ship(run: Path, folder: Path, shares: Sequence[float] = EQUAL) -> None:
     """Write depcache-tiny, and the control if the run has one, to their places in `folder`.
 
-    Raises ConfigError if the run has no depcache-tiny.
+    shares  of the last cycles in the mean, oldest first; divided by their sum
+
+    Raises ConfigError if the run has no depcache-tiny, and for shares it has no cycles for.
     """
     import torch
     from transformers import AutoTokenizer, LlamaForCausalLM
 
-    tiny = cycles_of(run, TINY)[-NUM_CYCLES:]
+    tiny = cycles_of(run, TINY)
     if not tiny:
         raise ConfigError(f"{str(run)!r} has no model {TINY!r}: train one with models.tiny.train")
+    if shares != EQUAL and (len(shares) > len(tiny) or not all(share > 0 for share in shares)):
+        raise ConfigError(
+            f"the shares are {list(shares)}, the cycles of {str(run)!r} {len(tiny)}: give numbers "
+            "above 0, one a cycle at most"
+        )
+    tiny = tiny[-len(shares) :]
+    shares = shares[-len(tiny) :]
     models = {TINY: tiny}
     if control := cycles_of(run, SELF_ATTENTION):
         models[SELF_ATTENTION] = [*tiny[:-1], control[-1]]
@@ -38,7 +49,8 @@ def ship(run: Path, folder: Path) -> None:
         cycles = [LlamaForCausalLM.from_pretrained(f, dtype=torch.float32) for f in folders]
         with torch.no_grad():
             for same in zip(*(cycle.parameters() for cycle in cycles), strict=True):
-                same[-1].copy_(torch.stack(same).mean(0))
+                weighed = [share * each for share, each in zip(shares, same, strict=True)]
+                same[-1].copy_(torch.stack(weighed).sum(0) / sum(shares))
         cycles[-1].bfloat16().save_pretrained(folder / KEPT[name])
         AutoTokenizer.from_pretrained(folders[-1]).save_pretrained(folder / KEPT[name])
     log = (run / "log.jsonl").read_text(encoding="utf-8")
@@ -54,9 +66,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Ship the models of a training run.")
     parser.add_argument("run", type=Path, help="folder that models.tiny.train made")
     parser.add_argument("folder", type=Path, nargs="?", default=RECIPE, help="default: the recipe")
+    parser.add_argument(
+        "--shares",
+        type=float,
+        nargs="+",
+        default=EQUAL,
+        metavar="SHARE",
+        help="of the last cycles in the mean, oldest first (default: the last three alike)",
+    )
     args = parser.parse_args()
     try:
-        ship(args.run, args.folder)
+        ship(args.run, args.folder, args.shares)
     except ConfigError as error:
         parser.error(str(error))
 

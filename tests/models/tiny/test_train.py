@@ -186,6 +186,17 @@ def test_all_stages_leave_models_that_can_be_loaded(tmp_path: Path) -> None:
         for mine, *all_three in zip(shipped.parameters(), *cycles, strict=True):
             assert torch.equal(mine, torch.stack(all_three).mean(0).to(torch.bfloat16))
         assert AutoTokenizer.from_pretrained(weights / folder).chat_template
+    ship(tmp_path, tmp_path / "weighed", [0.3, 0.9])
+    shipped = AutoModelForCausalLM.from_pretrained(tmp_path / "weighed" / "depcache_tiny/model")
+    cycles = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / each, dtype=torch.float32).parameters()
+        for each in ("dependency-3", "dependency-4")
+    )
+    for mine, first, second in zip(shipped.parameters(), *cycles, strict=True):
+        assert torch.allclose(mine.float(), 0.25 * first + 0.75 * second, rtol=2**-7, atol=1e-6)
+    for shares in ([1.0] * 5, [0.5, 0.0], [-1.0]):
+        with pytest.raises(ConfigError, match="give numbers above 0"):
+            ship(tmp_path, tmp_path / "none", shares)
     # A run that went on from a trained model has no base, and its log goes behind the older one.
     shutil.rmtree(tmp_path / "base")
     (weights / "log.jsonl").write_text(older := '{"stage": "dependency"}\n')
