@@ -159,10 +159,11 @@ def test_prompts_with_any_columns_of_tables_computed_in_parts_miss_nothing(
     assert run_json("tables", "load", source, "--columns", "--catalog", path)["tables"] == 7
     catalog = Catalog.read(path)
     whole = render_tables(catalog, None, "How many?")
-    assert (
-        work.precompute(restarted, "wide")["tokens_computed"]
-        == (restarted.explain({"messages": whole.messages, **whole.extra_body})["context_tokens"])
-    )
+    computed = work.precompute(restarted, "wide")["tokens_computed"]
+    explained = restarted.explain({"messages": whole.messages, **whole.extra_body})
+    # Columns of a table begin alike, with its name: that is computed once.
+    assert 0 < computed < explained["context_tokens"]
+    assert explained["missed"] == 0
     rng = random.Random(5)
     for _ in range(6):
         names = rng.sample(catalog.names, rng.randint(1, 4))
