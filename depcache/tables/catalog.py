@@ -116,13 +116,13 @@ class Catalog:
             if not isinstance(name, str) or "*" not in name or name in self._tables:
                 found.add(self.find(name))
                 continue
-            fitting = [n for n in self if fnmatchcase(n.name.casefold(), name.casefold())]
+            fitting = [known for known in self._tables if fits(known, name)]
             if not fitting:
                 raise PromptError(
                     f"no table of the catalog fits the pattern {shorten(name)}: look at its names "
                     "with `depcache tables show`"
                 )
-            found.update(table.name for table in fitting)
+            found.update(fitting)
         return found
 
     def difference(self, old: Catalog) -> Difference:
@@ -176,6 +176,11 @@ class Catalog:
         for name in self._tables:
             found.setdefault(name.casefold(), []).append(name)
         return found
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Whether a name is one that a pattern of `*`, `?` and `[ab]` means, whatever the case."""
+    return fnmatchcase(name.casefold(), pattern.casefold())
 
 
 def _to_line(table: Table) -> str:

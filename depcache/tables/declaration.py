@@ -52,10 +52,12 @@ class Declaration:
     def take_apart(self) -> tuple[Declaration, tuple[Column, ...]]:
         """The table with the columns of its keys alone, and its other columns.
 
-        Where no key is declared, its first column stays with it.
+        Keys may spell their columns in another case. Where there is no key, the first column stays.
         """
-        keys = {*self.primary_key, *(name for key in self.foreign_keys for name in key.columns)}
-        own = tuple(each for each in self.columns if each.name in keys) or self.columns[:1]
+        named = [*self.primary_key, *(name for key in self.foreign_keys for name in key.columns)]
+        keys = {name.casefold() for name in named}
+        own = tuple(each for each in self.columns if each.name.casefold() in keys)
+        own = own or self.columns[:1]
         others = tuple(each for each in self.columns if each not in own)
         return replace(self, columns=own), others
 

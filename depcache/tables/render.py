@@ -61,7 +61,8 @@ def render_tables(
     sees        what a table sees beside itself, see `depcache.tables.seen.Sees`
     close       add the tables that the wanted ones refer to, directly or not: SQL needs them to
                 join, and each table then sees the same in every prompt
-    max_tables  where `close` would make more of them, none is added; what was asked for stays
+    max_tables  where `close` would make more of them, columns included, none is added; what was
+                asked for stays
     max_tokens  the same where their texts would have more tokens; counted by `count_tokens`
     layout      position layout of the request
 

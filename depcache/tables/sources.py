@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from depcache.errors import PromptError, shorten
-from depcache.tables.catalog import Catalog
+from depcache.tables.catalog import Catalog, fits
 from depcache.tables.declaration import Declaration, ForeignKey
 from depcache.tables.forms import Form, get_form
 from depcache.tables.read_database import read_database, read_sqlite
@@ -95,7 +94,8 @@ def load(
     include  patterns of names of tables (`*`, `?`, `[ab]`); () is all
     exclude  patterns of names of tables
 
-    Raises PromptError when the source cannot be read or holds no such table, ConfigError for an
+    Raises PromptError when the source cannot be read, holds no such table, or is a catalog and
+    `columns` are wanted; ConfigError for an
     unknown form, dialect, driver or a missing extra, ServerError when a database does not answer.
     """
     name = str(source)
@@ -103,6 +103,11 @@ def load(
     if dialect is not None:
         check_dialect(dialect)
     if "://" not in name and name.lower().endswith(".jsonl"):
+        if columns:
+            raise PromptError(
+                f"{name!r} is a catalog, whose tables are written already: ask for columns where "
+                "its source is loaded"
+            )
         catalog = Catalog.read(name)
         tables = [each for each in catalog if _is_wanted(each.name, include, exclude)]
         return Loaded(_make_catalog(tables, "the catalog"), ())
@@ -192,9 +197,8 @@ def _reader_of(source: str) -> Callable[[str, Options], Declared]:
 
 
 def _is_wanted(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
-    folded = name.casefold()
-    is_in = not include or any(fnmatchcase(folded, each.casefold()) for each in include)
-    return is_in and not any(fnmatchcase(folded, each.casefold()) for each in exclude)
+    is_in = not include or any(fits(name, each) for each in include)
+    return is_in and not any(fits(name, each) for each in exclude)
 
 
 def _make_catalog(tables: list[Table], what: str) -> Catalog:

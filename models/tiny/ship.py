@@ -12,20 +12,21 @@ that is there where the run went on from a trained model.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from depcache.errors import ConfigError
 from models.tiny.stages import BASE, KEPT, RECIPE, SELF_ATTENTION, TINY, cycles_of
 
-EQUAL = (1.0, 1.0, 1.0)
-"""The last three cycles, of which a run may have fewer."""
+NUM_CYCLES = 3
+"""Whose mean ships, unless shares say otherwise."""
 
 
-def ship(run: Path, folder: Path, shares: Sequence[float] = EQUAL) -> None:
+def ship(run: Path, folder: Path, shares: Sequence[float] | None = None) -> None:
     """Write depcache-tiny, and the control if the run has one, to their places in `folder`.
 
-    shares  of the last cycles in the mean, oldest first; divided by their sum
+    shares  of the last cycles in the mean, oldest first; divided by their sum. None: alike
 
     Raises ConfigError if the run has no depcache-tiny, and for shares it has no cycles for.
     """
@@ -35,13 +36,13 @@ def ship(run: Path, folder: Path, shares: Sequence[float] = EQUAL) -> None:
     tiny = cycles_of(run, TINY)
     if not tiny:
         raise ConfigError(f"{str(run)!r} has no model {TINY!r}: train one with models.tiny.train")
-    if shares != EQUAL and (len(shares) > len(tiny) or not all(share > 0 for share in shares)):
+    shares = [1.0] * min(NUM_CYCLES, len(tiny)) if shares is None else shares
+    if len(shares) > len(tiny) or not all(0 < share < math.inf for share in shares):
         raise ConfigError(
             f"the shares are {list(shares)}, the cycles of {str(run)!r} {len(tiny)}: give numbers "
             "above 0, one a cycle at most"
         )
     tiny = tiny[-len(shares) :]
-    shares = shares[-len(tiny) :]
     models = {TINY: tiny}
     if control := cycles_of(run, SELF_ATTENTION):
         models[SELF_ATTENTION] = [*tiny[:-1], control[-1]]
@@ -49,8 +50,8 @@ def ship(run: Path, folder: Path, shares: Sequence[float] = EQUAL) -> None:
         cycles = [LlamaForCausalLM.from_pretrained(f, dtype=torch.float32) for f in folders]
         with torch.no_grad():
             for same in zip(*(cycle.parameters() for cycle in cycles), strict=True):
-                weighed = [share * each for share, each in zip(shares, same, strict=True)]
-                same[-1].copy_(torch.stack(weighed).sum(0) / sum(shares))
+                mean = sum(share * each for share, each in zip(shares, same, strict=True))
+                same[-1].copy_(mean / sum(shares))
         cycles[-1].bfloat16().save_pretrained(folder / KEPT[name])
         AutoTokenizer.from_pretrained(folders[-1]).save_pretrained(folder / KEPT[name])
     log = (run / "log.jsonl").read_text(encoding="utf-8")
@@ -70,7 +71,6 @@ def main() -> None:
         "--shares",
         type=float,
         nargs="+",
-        default=EQUAL,
         metavar="SHARE",
         help="of the last cycles in the mean, oldest first (default: the last three alike)",
     )

@@ -161,7 +161,7 @@ def test_prompts_with_any_columns_of_tables_computed_in_parts_miss_nothing(
     whole = render_tables(catalog, None, "How many?")
     computed = work.precompute(restarted, "wide")["tokens_computed"]
     explained = restarted.explain({"messages": whole.messages, **whole.extra_body})
-    # Columns of a table begin alike, with its name: that is computed once.
+    # What begins like a cached row, with CREATE TABLE or the table's name, is not computed again.
     assert 0 < computed < explained["context_tokens"]
     assert explained["missed"] == 0
     rng = random.Random(5)
@@ -169,6 +169,26 @@ def test_prompts_with_any_columns_of_tables_computed_in_parts_miss_nothing(
         names = rng.sample(catalog.names, rng.randint(1, 4))
         assert ask(restarted, *names, catalog=catalog).missed == 0
     assert ask(restarted, "sale.*", "shop.s*", catalog=catalog).missed == 0
+
+
+def test_a_column_reuses_what_another_of_its_table_begins_with(restarted: Client) -> None:
+    catalog = Catalog(
+        [
+            Table("shop", "CREATE TABLE shop (id INT)"),
+            Table("shop.name", "ALTER TABLE shop ADD COLUMN name TEXT", ("shop",)),
+            Table("shop.town", "ALTER TABLE shop ADD COLUMN town TEXT", ("shop",)),
+        ]
+    )
+    # In one prompt each row is computed whole.
+    both = ask(restarted, *catalog.names, catalog=catalog, cache_salt="at once")
+    assert both.missed == both.context_tokens
+    # A later one is computed from where it differs from a cached row.
+    table, name, town = (
+        ask(restarted, each, catalog=catalog, cache_salt="one by one") for each in catalog.names
+    )
+    assert table.missed == table.context_tokens
+    assert name.missed == name.context_tokens - table.context_tokens
+    assert 0 < town.missed < name.missed / 2
 
 
 def _request(*names: str) -> dict[str, Any]:

@@ -160,3 +160,18 @@ def test_a_table_without_keys_keeps_its_first_column(tmp_path: Path) -> None:
     catalog = load(tmp_path / "log.sql", columns=True).catalog
     assert catalog.names == ("log", "log.line")
     assert catalog["log"].text == "CREATE TABLE log (\n    at TEXT\n)"
+
+
+def test_keys_that_spell_a_column_in_another_case_keep_it(tmp_path: Path) -> None:
+    (tmp_path / "odd.sql").write_text(
+        "CREATE TABLE log (Id INT, At TEXT, Line TEXT, PRIMARY KEY (id),"
+        " FOREIGN KEY (LINE) REFERENCES line (id));"
+    )
+    assert load(tmp_path / "odd.sql", columns=True).catalog.names == ("log", "log.At")
+
+
+def test_a_catalog_cannot_be_taken_apart(tmp_path: Path) -> None:
+    path = tmp_path / "tables.jsonl"
+    load(make_sql(tmp_path / "shop.sql")).catalog.write(path)
+    with pytest.raises(PromptError, match="whose tables are written already"):
+        load(path, columns=True)

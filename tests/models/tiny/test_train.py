@@ -194,7 +194,7 @@ def test_all_stages_leave_models_that_can_be_loaded(tmp_path: Path) -> None:
     )
     for mine, first, second in zip(shipped.parameters(), *cycles, strict=True):
         assert torch.allclose(mine.float(), 0.25 * first + 0.75 * second, rtol=2**-7, atol=1e-6)
-    for shares in ([1.0] * 5, [0.5, 0.0], [-1.0]):
+    for shares in ([1.0] * 5, [0.5, 0.0], [-1.0], [float("inf")], [float("nan")]):
         with pytest.raises(ConfigError, match="give numbers above 0"):
             ship(tmp_path, tmp_path / "none", shares)
     # A run that went on from a trained model has no base, and its log goes behind the older one.
