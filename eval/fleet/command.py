@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several servers behind SMG: `python -m eval fleet --smg ENVIRONMENT/bin/smg --json OUT`.
 
-    routing   the share of the context that is reused, and the load of the busiest server by the
-              mean, for requests of 1, 2 and 3 entities:
+    routing   the share of the context that is reused, with and without the system message that all
+              requests share; and the load of the busiest server by the mean; for requests of 1, 2
+              and 3 entities:
                   random       any server
                   cache_aware  SMG's own: the server that has seen the most similar beginning
                   keys         consistent hashing of the key that `depcache.Client` sends
@@ -36,7 +37,7 @@ from depcache.errors import ConfigError
 from depcache.serving.launch import require_sglang
 from depcache.serving.random_model import find_model, is_trained
 from depcache.serving.tiny import TINY_NAME
-from eval.fleet.drive import ask_all, num_answered
+from eval.fleet.drive import ask_all, num_answered, num_system_tokens
 from eval.fleet.heard import measure_heard
 from eval.fleet.requests import make_requests
 from eval.fleet.router import pick, route, smg_version
@@ -148,6 +149,7 @@ def _measure_routing(
     number = (150 if args.quick else 800) if args.requests is None else args.requests
     warm = (100 if args.quick else 400) if args.warm is None else args.warm
     rows: list[dict[str, Any]] = []
+    system = num_system_tokens(urls[0])
     for per_request in [2] if args.quick else args.entities:
         requests = make_requests(
             warm + number, per_request, num_entities=args.graph, seed=args.seed
@@ -175,11 +177,16 @@ def _measure_routing(
                     "requests": number,
                     "lost": len(outcome.errors),
                     "why_lost": sorted(set(outcome.errors))[:3],
-                    "hit": None if outcome.hit is None else round(outcome.hit, 4),
+                    "hit": _rounded(outcome.hit),
+                    "entity_hit": _rounded(outcome.hit_behind(system)),
                     "max_mean_load": max_mean_load(load),
                 }
             )
     return rows
+
+
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(share, 4)
 
 
 def max_mean_load(load: Sequence[int]) -> float | None:
@@ -212,9 +219,13 @@ def _compare_and_kill(
 
 def to_table(routing: Sequence[dict[str, Any]]) -> Table:
     """The table of routing for people."""
-    table = Table("entities", "policy", "reused %", "busiest / mean", "lost")
+    table = Table(
+        "entities", "policy", "reused %", "without the system %", "busiest / mean", "lost"
+    )
     for row in routing:
-        hit = "" if row["hit"] is None else f"{100 * row['hit']:.1f}"
+        hits = [
+            "" if row[key] is None else f"{100 * row[key]:.1f}" for key in ("hit", "entity_hit")
+        ]
         load = "" if row["max_mean_load"] is None else f"{row['max_mean_load']:.2f}"
-        table.add_row(str(row["entities"]), row["policy"], hit, load, str(row["lost"]))
+        table.add_row(str(row["entities"]), row["policy"], *hits, load, str(row["lost"]))
     return table

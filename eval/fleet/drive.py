@@ -15,7 +15,7 @@ import depcache
 from depcache.client.reply import Reply, ReuseReport
 from depcache.client.routing import HEADER
 from depcache.errors import DepCacheError
-from depcache.prompt.render import RenderedPrompt
+from depcache.prompt.render import RenderedPrompt, render
 
 CONCURRENCY = 4
 
@@ -36,8 +36,13 @@ class Outcome:
     @property
     def hit(self) -> float | None:
         """Share of the context that was not computed, 0 to 1; None where nothing was answered."""
+        return self.hit_behind(0)
+
+    def hit_behind(self, system: int) -> float | None:
+        """The same of what follows the first `system` tokens, which all requests have in common."""
         missed = sum(report.missed for report in self.reports)
         reused = sum(each.shared + each.shifted + each.loaded for each in self.reports)
+        reused -= system * len(self.reports)
         return reused / (reused + missed) if reused + missed else None
 
 
@@ -89,6 +94,18 @@ def ask_all(
 
 def _without_key(request: httpx.Request) -> None:
     request.headers.pop(HEADER, None)
+
+
+def num_system_tokens(url: str) -> int:
+    """Tokens that every request of `make_requests` begins with, asked of a server.
+
+    It is asked about two things that no graph of ours has, so that the second shares just these.
+    """
+    strangers = [render([(name, "is", name)], "What is it?") for name in ("Quux", "Zyzzy")]
+    first, second = (ask_all(url, [prompt]).reports for prompt in strangers)
+    if not first or not second:
+        raise DepCacheError(f"{url} reports nothing of what it reused: is it DepCache's?")
+    return second[0].shared
 
 
 def num_answered(url: str) -> int:

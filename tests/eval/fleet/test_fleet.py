@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from depcache.client.reply import ReuseReport
+from depcache.errors import DepCacheError
 from depcache.prompt.roots import roots_of
 from eval.__main__ import main
 from eval.fleet.command import max_mean_load, to_table
-from eval.fleet.drive import Outcome, ask_all
+from eval.fleet.drive import Outcome, ask_all, num_system_tokens
 from eval.fleet.requests import RELATIONS, make_requests
 from tests.helpers.fake_http import start_fake_http
 
@@ -33,14 +34,33 @@ def test_requests_are_drawn_by_popularity_and_the_same_for_a_seed() -> None:
 
 def test_a_hit_is_what_was_not_computed() -> None:
     reports = [ReuseReport(shared=6, missed=2), ReuseReport(shifted=3, loaded=1, missed=8)]
-    assert Outcome(["a", "b"], [], reports).hit == 0.5
+    outcome = Outcome(["a", "b"], [], reports)
+    assert outcome.hit == 0.5
+    # The first two tokens of each are common to all: of the other 16, 6 are reused.
+    assert outcome.hit_behind(2) == 0.375
     assert Outcome([None], ["busy"]).hit is None
+    assert Outcome([None], ["busy"]).hit_behind(2) is None
+
+
+def test_a_server_without_reports_has_no_system_to_count() -> None:
+    with (
+        start_fake_http(lambda exchange: exchange.send_json(503, {"error": {}})) as (url, _),
+        pytest.raises(DepCacheError, match=f"{url} reports nothing"),
+    ):
+        num_system_tokens(url)
 
 
 def test_a_fleet_that_answers_nothing_has_no_hit_and_no_load() -> None:
     assert max_mean_load([3, 1]) == 1.5
     assert max_mean_load([0, 0]) is None
-    row = {"entities": 1, "policy": "keys", "hit": None, "max_mean_load": None, "lost": 3}
+    row = {
+        "entities": 1,
+        "policy": "keys",
+        "hit": None,
+        "entity_hit": None,
+        "max_mean_load": None,
+        "lost": 3,
+    }
     assert to_table([row]).row_count == 1
 
 
