@@ -103,6 +103,7 @@ KNOWN: dict[str, System] = {
         System("depcache-sequential", "dependency", "depcache", "sequential"),
         System("depcache-lru", "dependency", "depcache", args=("--radix-eviction-policy", "lru")),
         System("depcache-lsp", "dependency", "depcache", settings={"queue_order": "lsp"}),
+        System("depcache-xor", "dependency", "depcache", settings={"queue_order": "xor"}),
         System(
             "depcache-cascade", "dependency", "depcache", settings={"attention_plan": "cascade"}
         ),

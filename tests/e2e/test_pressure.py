@@ -49,7 +49,11 @@ HOST_TIER = replace(
     SMALL_POOL,
     name="small-pool-host-tier",
     chunk=64,
-    environment={"DEPCACHE_HOST_GB": "0.002", "DEPCACHE_LOAD_POLICY": "always"},
+    environment={
+        "DEPCACHE_HOST_GB": "0.002",
+        "DEPCACHE_LOAD_POLICY": "always",
+        "DEPCACHE_QUEUE_ORDER": "xor",
+    },
     arguments={"max_total_tokens": POOL_TOKENS, "radix_eviction_policy": "lacr_adaptive"},
 )
 
