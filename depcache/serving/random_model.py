@@ -3,7 +3,8 @@
 
 Made once, from a seed, into the user's cache folder: 30 million parameters, seven times those of
 depcache-tiny, or 125 million, with the tokenizer of depcache-tiny. Its answers are noise; what is
-measured with it (tokens, reuse, time to first token) does not depend on the weights. `8b` has the
+measured with it (tokens, reuse, time to first token) does not depend on the weights: every token
+that it chooses has text, since servers hold back parts of characters. `8b` has the
 shape of Llama-3-8B and no weights on disk: the server draws them (`load_flags`), on a GPU.
 
 `python -m depcache.serving.random_model [FOLDER] [--size 125m]` makes it, if it is not there, and
@@ -21,6 +22,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from depcache.errors import ConfigError, shorten
 from depcache.install_hints import install_command
@@ -29,7 +31,7 @@ from depcache.serving.tiny import TINY_NAME, resolve_model
 MARKER_FILE = "depcache_demo.json"
 """The file beside a model that this module made; it says that it is not trained."""
 
-RECIPE = 2
+RECIPE = 3
 """Counts up when the model is made in another way, so that an old one is not taken for it."""
 
 SEED = 20261120
@@ -125,7 +127,7 @@ def make_model(folder: Path, size: str = "30m") -> None:
         tokenizer.save_pretrained(draft)
         if shape.vocab_size is not None:
             _fill_vocabulary(draft / "tokenizer.json", shape.vocab_size)
-        num_parameters = _make_weights(draft, len(tokenizer), shape)
+        num_parameters = _make_weights(draft, tokenizer, shape)
         marker = {"trained": False, "recipe": RECIPE, "seed": SEED, "parameters": num_parameters}
         (draft / MARKER_FILE).write_text(json.dumps(marker) + "\n", encoding="utf-8")
         if (folder / MARKER_FILE).exists():
@@ -142,13 +144,13 @@ def _fill_vocabulary(file: Path, size: int) -> None:
     file.write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
 
 
-def _make_weights(folder: Path, vocab_size: int, shape: Shape) -> int:
+def _make_weights(folder: Path, tokenizer: Any, shape: Shape) -> int:
     """Draw and save the weights, or the shape alone; returns the number of parameters."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=shape.vocab_size or -(-vocab_size // 64) * 64,
+        vocab_size=shape.vocab_size or -(-len(tokenizer) // 64) * 64,
         hidden_size=shape.width,
         intermediate_size=shape.mlp,
         num_hidden_layers=shape.num_layers,
@@ -167,8 +169,19 @@ def _make_weights(folder: Path, vocab_size: int, shape: Shape) -> int:
     torch.manual_seed(SEED)
     with torch.device("cpu" if shape.has_weights else "meta"):
         model = LlamaForCausalLM(config)
+    if shape.has_weights:
+        # A logit of 0 is never the largest of thousands.
+        with torch.no_grad():
+            model.lm_head.weight[_tokens_without_text(tokenizer, config.vocab_size)] = 0
     (model if shape.has_weights else config).save_pretrained(folder)
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _tokens_without_text(tokenizer: Any, vocab_size: int) -> list[int]:
+    """Ids of parts of characters, of special tokens, and of what no token has."""
+    texts = tokenizer.batch_decode([[i] for i in range(len(tokenizer))], skip_special_tokens=True)
+    without = [i for i, text in enumerate(texts) if not text.strip() or "\ufffd" in text]
+    return without + list(range(len(tokenizer), vocab_size))
 
 
 if __name__ == "__main__":
