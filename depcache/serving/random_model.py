@@ -178,7 +178,7 @@ def _make_weights(folder: Path, tokenizer: Any, shape: Shape) -> int:
 
 
 def _tokens_without_text(tokenizer: Any, vocab_size: int) -> list[int]:
-    """Ids of parts of characters, of special tokens, and of what no token has."""
+    """Ids of blanks, of parts of characters, of special tokens, and those that no token has."""
     texts = tokenizer.batch_decode([[i] for i in range(len(tokenizer))], skip_special_tokens=True)
     without = [i for i, text in enumerate(texts) if not text.strip() or "\ufffd" in text]
     return without + list(range(len(tokenizer), vocab_size))

@@ -42,6 +42,18 @@ def test_a_hit_is_what_was_not_computed() -> None:
     assert Outcome([None], ["busy"]).hit_behind(2) is None
 
 
+def test_what_two_strangers_have_in_common_is_the_system() -> None:
+    shared = iter([0, 89])
+
+    def answer(exchange):
+        choice = {"message": {"role": "assistant", "content": "It is."}, "finish_reason": "stop"}
+        report = {"shared": next(shared), "missed": 12}
+        exchange.send_json(200, {"choices": [choice], "metadata": {"depcache": report}})
+
+    with start_fake_http(answer) as (url, _):
+        assert num_system_tokens(url) == 89
+
+
 def test_a_server_without_reports_has_no_system_to_count() -> None:
     with (
         start_fake_http(lambda exchange: exchange.send_json(503, {"error": {}})) as (url, _),
