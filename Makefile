@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# Of the releases that the plugin supports, each with its pins; all but the last have an environment of their own.
+# The releases that the plugin supports, each with its pins. All but the newest have an environment of their own.
 SGLANG ?= 0.5.23
 ifeq ($(SGLANG),0.5.23)
 VENV ?= .venv

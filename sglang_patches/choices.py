@@ -32,6 +32,13 @@ def make_shares(config: Config) -> Shares | None:
     return Shares(named, default, lambda namespace: owner_of(namespace.tenant))
 
 
+def tenants_of(config: Config) -> list[str | None]:
+    """Returns the tenants whose names the settings say: everybody's, and those with a share."""
+    names = [name for name in config.tenant_shares if name not in ("", EVERY_OTHER)]
+    pairs = [pair for name in names for pair in ((name, None), (None, name))]
+    return [None, *(tenant_of(*pair) for pair in pairs)]
+
+
 def make_public(config: Config) -> Callable[[Namespace], Namespace | None] | None:
     """Returns where a tenant's requests may read as well; None where nothing is public."""
     if config.public_salt is None:

@@ -28,7 +28,7 @@ from depcache.cache.node import slots_of
 from depcache.config import Config
 from sglang_patches import compat
 from sglang_patches.checkpoints import Checkpoints
-from sglang_patches.choices import choose_policy, make_order, make_public, make_shares
+from sglang_patches.choices import choose_policy, make_order, make_public, make_shares, tenants_of
 from sglang_patches.contract import CacheParams, LoadBackParams, MatchParams, RadixKey, Request
 from sglang_patches.observe.idle_ages import IdleAges
 from sglang_patches.observe.metrics import NullMetrics
@@ -94,8 +94,9 @@ class DepCacheTree(Checkpoints, StorageCalls, BasePrefixCache):
             self.host = HostResidency(self.tree, host_tier, self.bandwidth)
             self.tiers.append(self.host)
             if disk_tier is not None:
+                settings = (config.write_policy, tenants_of(config))
                 self.disk = DiskResidency(
-                    self.tree, self.host, disk_tier, self.bandwidth, config.write_policy
+                    self.tree, self.host, disk_tier, self.bandwidth, *settings
                 )
                 self.tiers.append(self.disk)
         self.dependency = DependencyRequests(

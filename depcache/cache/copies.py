@@ -124,12 +124,14 @@ class TierCopies:
             self.offer(parent)
         return copy
 
-    def evict_one(self) -> tuple[Node, Any] | None:
+    def evict_one(self, *, within: bool = True) -> tuple[Node, Any] | None:
         """Take the least worthy copy away that has none below and is not pinned: (node, copy).
 
         None when there is none. `KVTree.prune` the node after it.
+
+        within  False: only of tenants above their share
         """
-        found = self.victims.pop()
+        found = self.victims.pop(within=within)
         if found is None:
             return None
         node = found[1]

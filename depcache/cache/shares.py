@@ -4,7 +4,8 @@
 While some tenant has more than its share of a tier, victims are of such tenants alone, the least
 worthy first. So nobody is pushed below the share by others, and room that nobody claims is
 everybody's. KV that running requests hold is no victim: where all that is above a share is held,
-the least worthy of all goes, and `FairQueue.num_within` counts it.
+the least worthy of all goes, and `FairQueue.num_within` counts it. What a tier holds and no tree
+has yet counts for its tenant as well.
 """
 
 from __future__ import annotations
@@ -39,12 +40,22 @@ class Shares:
 
     def key_of(self, node: Node) -> Hashable:
         """The name of the tenant whose KV a node is. O(depth)."""
-        name = self._owner_of(node.root.namespace)
+        return self.tenant_of(node.root.namespace)
+
+    def tenant_of(self, namespace: Any) -> Hashable:
+        """The name of the tenant whose KV is in a namespace."""
+        name = self._owner_of(namespace)
         return name if self.share_of(name) else _POOL
+
+    def stranger(self, mark: Hashable) -> Hashable:
+        """A tenant without a name as yet; `mark` is no text, and nobody else's."""
+        return mark if self.default else _POOL
 
     def share_of(self, key: Hashable) -> float:
         """The share of a tenant; 0 where it has none."""
-        return 0.0 if key is _POOL else self._named.get(str(key), self.default)
+        if isinstance(key, str):
+            return self._named.get(key, self.default)
+        return 0.0 if key is _POOL else self.default
 
 
 class FairQueue(VictimQueue):
@@ -61,6 +72,7 @@ class FairQueue(VictimQueue):
         self._queues: dict[Hashable, VictimQueue] = {}
         self._key_of: dict[Node, Hashable] = {}  # of what is queued
         self._held: dict[Hashable, int] = {}
+        self._apart: Counter[Hashable] = Counter()  # of this, what is not in the tree
         self._sizes: list[dict[Hashable, None]] = []  # tenants by the bits of what they hold
         self._total = 0
 
@@ -69,9 +81,25 @@ class FairQueue(VictimQueue):
         for each in (self._queues, self._key_of, self._held, self._sizes):
             each.clear()
         self._total = 0
+        for key, num_tokens in self._apart.items():
+            self._count(key, num_tokens)
 
     def count(self, node: Node, num_tokens: int) -> None:
-        key = self._shares.key_of(node)
+        self._count(self._shares.key_of(node), num_tokens)
+
+    def hold(self, tenant: Hashable, num_tokens: int) -> None:
+        self._apart[tenant] += num_tokens
+        if not self._apart[tenant]:
+            del self._apart[tenant]
+        self._count(tenant, num_tokens)
+
+    def tenant_of(self, namespace: Any) -> Hashable:
+        return self._shares.tenant_of(namespace)
+
+    def stranger(self, mark: Hashable) -> Hashable:
+        return self._shares.stranger(mark)
+
+    def _count(self, key: Hashable, num_tokens: int) -> None:
         old = self._held.get(key, 0)
         new = old + num_tokens
         self._total += num_tokens
@@ -89,7 +117,7 @@ class FairQueue(VictimQueue):
             self._queues.pop(key, None)
 
     def check(self, held: Sequence[Node]) -> None:
-        sums: Counter[Hashable] = Counter()
+        sums = Counter(self._apart)
         for node in held:
             sums[self._shares.key_of(node)] += node.num_tokens
         if sums != self._held or sums.total() != self._total:
@@ -121,19 +149,19 @@ class FairQueue(VictimQueue):
         for queue in self._queues.values():
             queue.revalue()
 
-    def pop(self) -> tuple[float, Node] | None:
-        queues = [self._queues[key] for key in self._over() if key in self._queues]
+    def pop(self, *, within: bool = True) -> tuple[float, Node] | None:
+        queues = [self._queues[key] for key in self.over() if key in self._queues]
         worths = [(found[0], at) for at, each in enumerate(queues) if (found := each.peek())]
+        found: tuple[float, Node] | None = None
         if worths:
             found = queues[min(worths)[1]].pop()
-        elif (found := super().pop()) is not None:
+        elif within and (found := super().pop()) is not None:
             self.num_within += found[1].num_tokens
         if found is not None:
             self.withdraw(found[1])
         return found
 
-    def _over(self) -> list[Hashable]:
-        """Tenants that hold more than their share."""
+    def over(self) -> list[Hashable]:
         shares, held = self._shares, self._held
         total = max(self.capacity, self._total)
         least = int(shares.default * total).bit_length()

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
 
 from depcache.cache.node import Node
 
@@ -86,11 +87,29 @@ class VictimQueue:
     def count(self, node: Node, num_tokens: int) -> None:
         """The tier holds so many tokens of `node`'s tenant more, or fewer: all are alike here."""
 
+    def hold(self, tenant: Hashable, num_tokens: int) -> None:
+        """The same for what is not in the tree; `tenant` as `tenant_of` or `stranger` has it."""
+
+    def tenant_of(self, namespace: Any) -> Hashable:
+        """Whose the KV of a namespace is: everybody's are alike here."""
+        return None
+
+    def stranger(self, mark: Hashable) -> Hashable:
+        """A tenant whose name is not known yet, by anything that is the tenant's alone."""
+        return None
+
+    def over(self) -> list[Hashable]:
+        """Tenants that hold more than their share."""
+        return [None]
+
     def check(self, held: Sequence[Node]) -> None:
         """Raise RuntimeError where what is counted is not what the tier holds: these nodes."""
 
-    def pop(self) -> tuple[float, Node] | None:
-        """The least worthy node with its worth, taken out; None when there is none."""
+    def pop(self, *, within: bool = True) -> tuple[float, Node] | None:
+        """The least worthy node with its worth, taken out; None when there is none.
+
+        within  False: only of tenants above their share
+        """
         found = self.peek()
         if found is not None:
             del self._worths[found[1]]

@@ -12,7 +12,7 @@ from depcache.config import Config, load_config
 from depcache.errors import ConfigError
 from depcache.plan import SCHEDULERS
 from depcache.prompt.roots import tenant_of
-from sglang_patches.choices import choose_policy, make_order, make_shares
+from sglang_patches.choices import choose_policy, make_order, make_shares, tenants_of
 from sglang_patches.requests.tenants import Namespace
 
 
@@ -54,6 +54,15 @@ def test_shares_are_of_salts_and_extra_keys() -> None:
     assert share_of("acme", None) == share_of("acme", "more") == share_of(None, "acme") == 0.3
     assert share_of(None, None) == 0.2
     assert share_of("acme2", None) == share_of("ac", "me") == share_of(None, "\x1f4:acme") == 0.05
+
+
+def test_tenants_are_named_by_the_salt_or_by_the_extra_key() -> None:
+    assert tenants_of(Config(tenant_shares={"acme": 0.3, "": 0.2, "*": 0.05})) == [
+        None,
+        tenant_of("acme", None),
+        tenant_of(None, "acme"),
+    ]
+    assert tenants_of(Config()) == [None]
 
 
 @pytest.mark.parametrize("shares", [{}, {"*": 0.0}, {"acme": 0.0}])

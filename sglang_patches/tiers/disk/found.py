@@ -2,14 +2,14 @@
 """What other processes have on disk, earlier ones and neighbours, and how it gets into the tree.
 
 A value names its namespace by a digest. Those of everyone are known and are hung into the tree
-at once; that of a tenant's salt is known only when the tenant comes, so such values wait.
+at once; that of a tenant's salt is known only when the tenant comes, so such values wait. They
+count for the tenant's share meanwhile.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from depcache.cache import KVTree, TierCopies
 from depcache.cache.node import Node, Root
@@ -17,6 +17,7 @@ from depcache.cache.radix import TOKEN_BYTES
 from depcache.prompt.layout import LAYOUTS
 from sglang_patches.requests.tenants import Namespace
 from sglang_patches.tiers.disk.tier import DiskTier
+from sglang_patches.tiers.disk.unclaimed import FoundValue, UnclaimedValues
 from sglang_patches.tiers.disk.value import DiskRef, Entry
 from sglang_patches.tiers.disk.worth import is_for_disk
 from sglang_patches.tiers.names import DISK
@@ -31,6 +32,8 @@ class FoundValues:
     """Values that no root has asked for yet, by namespace digest.
 
     Those of living neighbours are kept apart: giving one up would free nothing.
+
+    tenants  those whose names are known before they come, as namespaces have them
     """
 
     def __init__(
@@ -39,20 +42,26 @@ class FoundValues:
         copies: TierCopies,
         tier: DiskTier,
         digest: Callable[..., bytes],
+        tenants: Sequence[str | None] = (None,),
     ) -> None:
         self._tree = tree
         self._copies = copies
         self._tier = tier
         self._digest = digest
-        self._unclaimed: dict[bytes, deque[tuple[Entry, DiskRef]]] = {}
-        self._borrowed: dict[bytes, deque[tuple[Entry, DiskRef]]] = {}
-        self._heard: deque[tuple[Entry, DiskRef]] = deque()
+        victims = copies.victims
+        self._names = {
+            tier.fingerprint.tenant_digest(each): victims.tenant_of(Namespace(each))
+            for each in tenants
+        }
+        self._unclaimed = UnclaimedValues(self._tenant_of, victims.hold)
+        self._borrowed = UnclaimedValues(self._tenant_of, lambda tenant, num_tokens: None)
+        self._heard: deque[FoundValue] = deque()
         self._num_removed = 0  # since the last review
 
     @property
     def num_values(self) -> int:
-        """Those that are not in the tree. O(namespaces)."""
-        return len(self._heard) + sum(map(len, self._values()))
+        """Those that are not in the tree."""
+        return len(self._heard) + len(self._unclaimed) + len(self._borrowed)
 
     def read(self) -> None:
         """Find all values that are there; for a tree that has the tier, but no copies in it yet."""
@@ -75,11 +84,11 @@ class FoundValues:
             if self._tier.free_bytes >= 0 or not self.give_up_one():
                 break
 
-    def _add(self, values: Iterable[tuple[Entry, DiskRef]]) -> None:
+    def _add(self, values: Iterable[FoundValue]) -> None:
         new: set[bytes] = set()
         for entry, ref in values:
             into = self._unclaimed if self._tier.owns(ref) else self._borrowed
-            into.setdefault(entry.namespace, deque()).append((entry, ref))
+            into.add(entry, ref)
             new.add(entry.namespace)
         for root in self._tree.roots():
             if is_for_disk(root) and self._digest(*root.identity) in new:
@@ -88,13 +97,21 @@ class FoundValues:
             namespace = Namespace(None, layout)
             if self._digest(namespace) in new:
                 self._tree.root(namespace)  # a new root asks for what is there
+        self.note_held()
+
+    def note_held(self) -> None:
+        """Shares are of the most tokens that the tier has ever held."""
+        victims = self._copies.victims
+        num_held = self._copies.num_tokens + self._unclaimed.num_tokens
+        victims.capacity = max(victims.capacity, num_held)
 
     def attach(self, root: Root) -> None:
         """Hang what is there for the root below it."""
         if not is_for_disk(root):  # a digest of its context would be made, and kept, for nothing
             return
+        self._note_name(root.namespace)
         digest = self._digest(*root.identity)
-        entries = [*self._unclaimed.pop(digest, ()), *self._borrowed.pop(digest, ())]
+        entries = [*self._unclaimed.claim(digest), *self._borrowed.claim(digest)]
         # What a value hangs below begins further up, but may end further down: a node that was
         # stored whole and split later.
         for entry, ref in sorted(entries, key=lambda item: item[0].num_above):
@@ -138,23 +155,30 @@ class FoundValues:
             elif not self._tier.has(ref):
                 self._copies.drop(node)
                 self._tree.prune(node)
-        waiting, self._borrowed = self._borrowed, {}
-        self._add(each for some in waiting.values() for each in some if self._tier.has(each[1]))
-
-    def delete_one(self) -> bool:
-        """Delete one value to make room; False when there is none."""
-        for digest, entries in self._unclaimed.items():
-            self._tier.delete(entries.popleft()[1])
-            if not entries:
-                del self._unclaimed[digest]
-            return True
-        return False
+        waiting = [*self._borrowed]
+        self._borrowed.clear()
+        self._add(each for each in waiting if self._tier.has(each[1]))
 
     def give_up_one(self) -> bool:
-        """Give up the value that is worth least; False when there is none."""
-        if self.delete_one():  # of tenants that have not come back
+        """Give up the value that is worth least; False when there is none.
+
+        That is one of a tenant that has not come back, but shares come first.
+        """
+        victims = self._copies.victims
+        if self._delete_one(victims.over()) or self._evict_one(within=False):
             return True
-        found = self._copies.evict_one()
+        if ref := self._delete_one(self._unclaimed.tenants()):
+            victims.num_within += ref.num_tokens
+        return ref is not None or self._evict_one(within=True)
+
+    def _delete_one(self, tenants: Iterable[Hashable]) -> DiskRef | None:
+        ref = self._unclaimed.take_one(tenants)
+        if ref is not None:
+            self._tier.delete(ref)
+        return ref
+
+    def _evict_one(self, *, within: bool) -> bool:
+        found = self._copies.evict_one(within=within)
         if found is not None:
             self._tier.delete(found[1])
             self._tree.prune(found[0])
@@ -185,27 +209,33 @@ class FoundValues:
                 entry.path[:size] in wanted for size in sizes
             )
 
-        num_tokens = 0
-        for values in (self._unclaimed, self._borrowed):
-            for digest in list(values):
-                kept: deque[tuple[Entry, DiskRef]] = deque()
-                for entry, ref in values[digest]:
-                    if is_meant(entry):
-                        self._tier.delete(ref)
-                        num_tokens += ref.num_tokens
-                    else:
-                        kept.append((entry, ref))
-                values[digest] = kept
-                if not kept:
-                    del values[digest]
-        return num_tokens
+        meant = self._unclaimed.remove(is_meant) + self._borrowed.remove(is_meant)
+        for ref in meant:
+            self._tier.delete(ref)
+        return sum(ref.num_tokens for ref in meant)
 
     def _is_much_removed(self) -> bool:
-        num_borrowed = self._copies.num_borrowed + sum(map(len, self._borrowed.values()))
+        num_borrowed = self._copies.num_borrowed + len(self._borrowed)
         return self._num_removed > num_borrowed * REVIEW_SHARE
 
-    def _values(self) -> Iterator[deque[tuple[Entry, DiskRef]]]:
-        return chain(self._unclaimed.values(), self._borrowed.values())
+    def _tenant_of(self, owner: bytes) -> Hashable:
+        """Whose values are, by the owner's digest."""
+        if owner in self._names:
+            return self._names[owner]
+        return self._copies.victims.stranger(owner)
+
+    def _note_name(self, namespace: Namespace) -> None:
+        """A tenant has come: what is the tenant's besides counts for the name."""
+        waiting = [each for each in (self._unclaimed, self._borrowed) if each]
+        if not waiting:
+            return
+        owner = self._tier.fingerprint.tenant_digest(namespace.tenant)
+        # Whose values do not wait is not remembered: anybody can make up salts.
+        if owner not in self._names and any(each.has(owner) for each in waiting):
+            before = self._tenant_of(owner)
+            self._names[owner] = self._copies.victims.tenant_of(namespace)
+            for each in waiting:
+                each.rename(owner, before)
 
     def clear(self) -> None:
         """Forget them; they stay on disk."""

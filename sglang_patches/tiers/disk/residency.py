@@ -8,7 +8,7 @@ begins and concludes. Host slots that a transfer uses belong to it until then.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -43,6 +43,7 @@ class DiskResidency(Tier):
         tier: DiskTier,
         bandwidth: Bandwidth,
         write_policy: str = "write_through_selective",
+        tenants: Sequence[str | None] = (None,),
     ) -> None:
         super().__init__(TierCopies(tree, DISK, cut=DiskRef.split))
         self.tier = tier
@@ -63,7 +64,7 @@ class DiskResidency(Tier):
         self._to_write: dict[Node, None] = {}
         self._num_in_transit = 0
         self._is_shut = False
-        self.found = FoundValues(tree, self.copies, tier, self._digest)
+        self.found = FoundValues(tree, self.copies, tier, self._digest, tenants)
 
     # -- the tree's side -------------------------------------------------------------------------
 
@@ -245,8 +246,7 @@ class DiskResidency(Tier):
             if DISK not in node.copies:
                 self.copies.add(node, ref, is_borrowed=not self.tier.owns(ref))
                 self.stored += node.num_tokens
-                victims = self.copies.victims  # whose shares are of the most that was ever stored
-                victims.capacity = max(victims.capacity, self.copies.num_tokens)
+                self.found.note_held()
             else:
                 self.tier.delete(ref)
 

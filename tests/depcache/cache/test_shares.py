@@ -211,3 +211,48 @@ def test_a_tier_below_has_the_same_shares() -> None:
     # It has 2 of 6, and 2 of 5: 0.4 is not more than its share. Then it has the half of 4.
     assert owners == ["loud", "loud", "quiet", "loud"]
     assert copies.describe()["evicted_within_share_tokens"] == 0
+
+
+def test_what_is_in_no_tree_counts_for_its_tenant() -> None:
+    tree = make_tree({"quiet": 0.5}, 0.1)
+    queue = tree.victims
+    filler = Filler(tree)
+    filler.put("quiet", 0)
+    filler.put("loud", 0)
+    queue.hold("quiet", 2 * LEN)
+    queue.hold(queue.stranger(b"a digest"), LEN)
+    queue.check(list(tree.nodes()))
+    # "quiet" holds 3 of 5, and two others 1 each.
+    assert set(queue.over()) == {"quiet", "loud", b"a digest"}
+    queue.hold("quiet", -LEN)
+    queue.hold(b"a digest", -LEN)
+    queue.check(list(tree.nodes()))
+    assert set(queue.over()) == {"quiet", "loud"}
+    tree.reset()
+    assert queue.over() == ["quiet"], "a reset is of the tree"
+    queue.hold("quiet", -LEN)
+    queue.check([])
+    assert queue.over() == []
+
+
+def test_strangers_without_a_share_are_as_those_who_have_none() -> None:
+    queue = make_tree({"quiet": 0.5}).victims
+    assert queue.stranger(b"one") is queue.stranger(b"two") is queue.tenant_of("nobody")
+    assert queue.tenant_of("quiet") == "quiet"
+    queue.hold(queue.stranger(b"one"), LEN)
+    assert queue.over() == [queue.stranger(b"two")]
+
+
+def test_only_what_is_above_a_share_goes_where_nobody_may_lose_of_it() -> None:
+    tree = make_tree({"quiet": 0.5})
+    copies = TierCopies(tree, "host")
+    filler = Filler(tree)
+    for tenant in ("quiet", "quiet", "loud"):
+        node = filler.put(tenant, 1 if tree.num_tokens else 0)
+        copies.add(node, node.slots)
+    copies.victims.capacity = 10 * LEN
+    assert copies.evict_one(within=False) is not None
+    assert copies.evict_one(within=False) is None
+    assert copies.victims.num_within == 0
+    assert copies.evict_one() is not None
+    assert copies.victims.num_within == LEN

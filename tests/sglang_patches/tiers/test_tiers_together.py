@@ -98,27 +98,44 @@ def test_a_tail_goes_to_host_memory_and_never_to_disk(tmp_path: Path) -> None:
     world.disk.tier.close(5)
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
 @pytest.mark.parametrize("has_share", [True, False])
-def test_the_disk_keeps_what_a_share_promises(tmp_path: Path, has_share: bool) -> None:
+def test_the_disk_keeps_what_a_share_promises(
+    tmp_path: Path, has_share: bool, is_gone: bool
+) -> None:
+    """Whether the tenant has asked since the server started or not."""
     shares = Shares({"salt": 0.4} if has_share else {"": 0.1}, 0.0, lambda n: n.tenant or "")
-    world = make_world(tmp_path, f"share {has_share}", 6_000, shares)
+    world = make_world(tmp_path, f"share {has_share} {is_gone}", 6_000, shares)
 
-    def to_disk(tenant: int, first: int) -> Node:
-        node = cache(world, [first, 1, 2], identity=IDENTITIES[tenant])
+    def to_disk(tenant: int, first: int) -> None:
+        cache(world, [first, 1, 2], identity=IDENTITIES[tenant])
         world.disk.write_all()
         world.check_at_rest()
         for slots in world.tree.tiers.evict(world.tree, DEVICE_TOKENS):
             world.free |= set(slots.tolist())
         world.check_at_rest()
         assert world.host.make_room(HOST_TOKENS)
-        return node
+        world.check()
 
-    kept = [to_disk(1, first) for first in (100, 101)]
-    assert all("disk" in node.copies for node in kept)
+    def num_kept() -> int:
+        root = world.tree.root(*IDENTITIES[1])
+        paths = [to_key(np.array([first, 1, 2])) for first in (100, 101)]
+        found = [world.tree.walk(root, path, only_resident=False)[0] for path in paths]
+        return sum("disk" in node.copies for nodes in found for node in nodes)
+
+    to_disk(1, 100)
+    to_disk(1, 101)
+    if is_gone:
+        world.restart()
+        world.mover.pauses_s = (0.0,)
+        assert world.disk.found.num_values == 2
+    else:
+        assert num_kept() == 2
     for number in range(40):
         to_disk(0, 200 + number)
     assert world.disk.copies.evicted > 0
-    assert all("disk" in node.copies for node in kept) == has_share
+    assert (num_kept() == 2) == has_share
+    world.check()
     world.disk.tier.close(5)
 
 

@@ -44,6 +44,8 @@ IDENTITIES = (
 )
 """The identities of the roots; see `Root.identity`."""
 
+TENANTS = (None, "salt")
+
 
 class SlowHost(HostTier):
     """Its slots are read and written late now and then, so that much may happen before."""
@@ -100,7 +102,7 @@ class World:
             deadline_s=SLOWEST_S,
         )
         write_policy = self.rng.choice(["write_back", "write_through_selective", "write_through"])
-        self.disk = DiskResidency(self.tree, self.host, tier, bandwidth, write_policy)
+        self.disk = DiskResidency(self.tree, self.host, tier, bandwidth, write_policy, TENANTS)
         self.tree.tiers.append(self.disk)
         self.log.append(f"start {policy} {write_policy}")
 

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from depcache.cache import KVTree, Tier, TierCopies
+from depcache.cache import KVTree, Shares, Tier, TierCopies
 from depcache.cache.invariants import check_tree
 from depcache.cache.radix import to_key
 from sglang_patches.requests.tenants import Namespace
@@ -33,9 +33,11 @@ EVERYONE, TENANT = Namespace(None), Namespace("salt")
 class DiskSide(Tier):
     """As much of the disk tier as hangs found values below new roots."""
 
-    def __init__(self, tree: KVTree, tier: DiskTier) -> None:
+    def __init__(
+        self, tree: KVTree, tier: DiskTier, tenants: Sequence[str | None] = (None,)
+    ) -> None:
         super().__init__(TierCopies(tree, "disk", cut=DiskRef.split))
-        self.found = FoundValues(tree, self.copies, tier, digest_of)
+        self.found = FoundValues(tree, self.copies, tier, digest_of, tenants)
         self.note_root = self.found.attach
 
 
@@ -56,18 +58,24 @@ def nodes_of(values: Iterable[Value], *, has_owners: bool = True) -> list[tuple[
 
 
 def restart(
-    folder: Path, values: list[Value], *, has_owners: bool = True
+    folder: Path,
+    values: list[Value],
+    *,
+    has_owners: bool = True,
+    shares: Shares | None = None,
+    tenants: Sequence[str | None] = (None,),
 ) -> tuple[KVTree, FoundValues, DiskTier]:
     """A tree on a folder in which another process has left `values`.
 
     has_owners  False: as the first release lists them
+    tenants     see FoundValues
     """
     tier = DiskTier(MARK, folder, MANY)
     store_all(tier, nodes_of(values, has_owners=has_owners))
     tier.close()
     tier = DiskTier(MARK, folder, MANY)
-    tree = KVTree()
-    side = DiskSide(tree, tier)
+    tree = KVTree(shares=shares)
+    side = DiskSide(tree, tier, tenants)
     tree.tiers.append(side)
     side.found.read()
     return tree, side.found, tier
@@ -155,10 +163,64 @@ def test_a_tenants_values_wait_for_the_tenant(tmp_path: Path) -> None:
 
 def test_to_make_room_unclaimed_values_go_one_by_one(tmp_path: Path) -> None:
     _, found, tier = restart(tmp_path, [(TENANT, [1, 2], 2), (TENANT, [3], 1)])
-    assert found.delete_one() and found.delete_one() and not found.delete_one()
+    assert found.give_up_one() and found.give_up_one() and not found.give_up_one()
     tier.drain(SLOWEST_S)
     assert tier.num_values == 0
     tier.close()
+
+
+def owner_of(namespace: Namespace) -> str:
+    """A tenant's name is what stands before a stroke."""
+    return (namespace.tenant or "").partition("/")[0]
+
+
+def give_up_all(tree: KVTree, found: FoundValues, tier: DiskTier) -> list[int]:
+    """First tokens of the values in the order in which they are given up."""
+    order: list[int] = []
+    there = {entry.path for entry, _ in tier.entries()}
+    while found.give_up_one():
+        check_tree(tree)
+        tier.drain(SLOWEST_S)
+        now = {entry.path for entry, _ in tier.entries()}
+        order += [int(np.frombuffer(path, "<i4")[0]) for path in there - now]
+        there = now
+    assert not there and found.num_values == 0
+    tier.close()
+    return order
+
+
+def test_a_tenant_that_has_not_come_back_keeps_its_share(tmp_path: Path) -> None:
+    quiet = [(Namespace("quiet"), [number], 1) for number in (1, 2)]
+    loud = [(Namespace("loud"), [number], 1) for number in range(11, 17)]
+    other = [(Namespace("other"), [number], 1) for number in (21, 22)]
+    shares = Shares({"quiet": 0.25, "loud": 0.1}, 0.0, owner_of)
+    tenants = (None, "quiet", "loud")
+    tree, found, tier = restart(tmp_path, [*quiet, *loud, *other], shares=shares, tenants=tenants)
+    tree.root(Namespace("loud"))
+    check_tree(tree)
+    order = give_up_all(tree, found, tier)
+    # Ten values in all: two of "quiet" and one of "loud" are within a share, and go last.
+    assert order[:7] == [21, 22, 11, 12, 13, 14, 15]
+    assert sorted(order[7:]) == [1, 2, 16]
+    assert next(iter(tree.tiers)).copies.victims.num_within == 3
+
+
+def test_a_tenant_of_whom_only_the_digest_is_known_has_the_share_of_all_others(
+    tmp_path: Path,
+) -> None:
+    """Until it comes, and then its other namespaces count for its name as well."""
+    few, many = Namespace("few"), Namespace("many/key")
+    values: list[Value] = [(few, [1], 1), (few, [2], 1)]
+    values += [(many, [number], 1) for number in range(11, 15)]
+    values += [(Namespace("many/key", "sequential"), [number], 1) for number in range(15, 19)]
+    shares = Shares({"many": 0.5}, 0.2, owner_of)
+    tree, found, tier = restart(tmp_path / "unknown", values, shares=shares)
+    assert give_up_all(tree, found, tier)[:6] == [*range(11, 17)]
+    tree, found, tier = restart(tmp_path / "known", values, shares=shares)
+    tree.root(many)
+    check_tree(tree)
+    order = give_up_all(tree, found, tier)
+    assert order[:3] == [15, 16, 17] and sorted(order[3:]) == [1, 2, 11, 12, 13, 14, 18]
 
 
 @pytest.mark.parametrize(("tenant", "num_tokens"), [(None, 3), ("salt", 2), ("nobody", 0)])
