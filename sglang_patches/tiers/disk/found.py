@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
 
 from depcache.cache import KVTree, TierCopies
 from depcache.cache.node import Node, Root
@@ -224,7 +225,7 @@ class FoundValues:
             return self._names[owner]
         return self._copies.victims.stranger(owner)
 
-    def _note_name(self, namespace: Namespace) -> None:
+    def _note_name(self, namespace: Any) -> None:  # a Namespace, which the tree does not look into
         """A tenant has come: what is the tenant's besides counts for the name."""
         waiting = [each for each in (self._unclaimed, self._borrowed) if each]
         if not waiting:
