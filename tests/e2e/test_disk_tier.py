@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from tests.e2e import on_disk
 from tests.e2e.on_disk import MODEL, Asked, Start, disk_of, report_of, values_in
-from tests.helpers.prompts import TreePrompt
+from tests.helpers.prompts import TreePrompt, random_forest, random_tokens
 
 pytestmark = pytest.mark.sglang
 
@@ -54,6 +55,27 @@ def test_after_a_restart_prompts_are_loaded_from_disk_and_not_computed(
         assert disk["is_off"]
         assert disk["cached_tokens"] == 0
         assert disk["values"] > 0  # for a server with the weights of before
+
+
+@pytest.mark.parametrize("share", [0.5, 0.0])
+def test_a_tenant_finds_its_share_again_whatever_others_stored_since(
+    start: Start, folder: Path, asked: Asked, share: float
+) -> None:
+    """Without a share the same is lost, so this can fail."""
+    num_bytes = sum(file.stat().st_size for file in values_in(folder))
+    rng = random.Random(3)
+    settings = {"tenant_shares": json.dumps({"a": share}), "disk_gb": 1.5 * num_bytes / 1e9}
+    with start(folder, **settings) as served:
+        waiting = disk_of(served)["unclaimed_values"]
+        assert waiting > 0
+        for _ in range(30):
+            served.ask(TreePrompt([], random_forest(rng, 6), random_tokens(rng, 4)))
+            served.engine.wait_until_stored()
+        disk = disk_of(served)
+        assert disk["evicted_tokens"] > 0
+        assert disk["unclaimed_values"] == (waiting if share else 0)
+        report = report_of(served.ask(asked.salted, extra_key="a"))
+        assert (report["missed"] == 0) == (share > 0)
 
 
 def test_damaged_values_are_computed_again(start: Start, folder: Path, asked: Asked) -> None:

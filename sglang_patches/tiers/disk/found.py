@@ -55,7 +55,8 @@ class FoundValues:
             for each in tenants
         }
         self._unclaimed = UnclaimedValues(self._tenant_of, victims.hold)
-        self._borrowed = UnclaimedValues(self._tenant_of, lambda tenant, num_tokens: None)
+        # Whose those of neighbours are decides nothing: they count for no share here.
+        self._borrowed = UnclaimedValues(lambda owner: None, lambda tenant, num_tokens: None)
         self._heard: deque[FoundValue] = deque()
         self._num_removed = 0  # since the last review
 
@@ -227,16 +228,14 @@ class FoundValues:
 
     def _note_name(self, namespace: Any) -> None:  # a Namespace, which the tree does not look into
         """A tenant has come: what is the tenant's besides counts for the name."""
-        waiting = [each for each in (self._unclaimed, self._borrowed) if each]
-        if not waiting:
+        if not self._unclaimed:
             return
         owner = self._tier.fingerprint.tenant_digest(namespace.tenant)
         # Whose values do not wait is not remembered: anybody can make up salts.
-        if owner not in self._names and any(each.has(owner) for each in waiting):
+        if owner not in self._names and self._unclaimed.has(owner):
             before = self._tenant_of(owner)
             self._names[owner] = self._copies.victims.tenant_of(namespace)
-            for each in waiting:
-                each.rename(owner, before)
+            self._unclaimed.rename(owner, before)
 
     def clear(self) -> None:
         """Forget them; they stay on disk."""

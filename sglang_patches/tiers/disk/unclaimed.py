@@ -100,13 +100,18 @@ class UnclaimedValues:
         """Take out what is meant. O(values)."""
         removed: list[DiskRef] = []
         for namespace, values in list(self._values.items()):
-            kept = deque(each for each in values if not is_meant(each[0]))
-            gone = [ref for entry, ref in values if is_meant(entry)]
-            self._values[namespace] = kept
-            self._count(namespace, -len(gone), -sum(ref.num_tokens for ref in gone))
-            if not kept:
-                self._remove(namespace)
-            removed += gone
+            kept, gone = deque[FoundValue](), list[DiskRef]()
+            for entry, ref in values:
+                if is_meant(entry):
+                    gone.append(ref)
+                else:
+                    kept.append((entry, ref))
+            if gone:
+                self._values[namespace] = kept
+                self._count(namespace, -len(gone), -sum(ref.num_tokens for ref in gone))
+                if not kept:
+                    self._remove(namespace)
+                removed += gone
         return removed
 
     def clear(self) -> None:

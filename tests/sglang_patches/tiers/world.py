@@ -45,6 +45,7 @@ IDENTITIES = (
 """The identities of the roots; see `Root.identity`."""
 
 TENANTS = (None, "salt")
+"""Those whose names the settings of a server would say."""
 
 
 class SlowHost(HostTier):

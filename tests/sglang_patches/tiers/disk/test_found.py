@@ -278,6 +278,13 @@ def test_what_a_neighbour_stores_hangs_below_roots_that_are_there(beside: Beside
     assert beside.found.num_values == 0
 
 
+def test_a_share_is_of_what_neighbours_hold_as_well_and_kept_among_our_own(beside: Beside) -> None:
+    victims = next(iter(beside.tree.tiers)).copies.victims
+    beside.hear((EVERYONE, [1, 2, 3], 3), (EVERYONE, [4], 1))
+    assert victims.capacity == 4
+    assert len(victims) == 0 and not beside.found.give_up_one()
+
+
 def test_what_is_on_the_device_here_needs_not_be_written_a_second_time(beside: Beside) -> None:
     beside.compute([1, 2, 3, 4])
     beside.hear((EVERYONE, [1, 2], 2))
