@@ -8,6 +8,8 @@
     --methods all methods of FusionRAG, Cache-Craft and CacheBlend, the same questions with the
               text of their paths cut into chunks of 40 tokens
     --show    the tables of a report of --rows or --methods, as they stand in the docs
+    --check   what is promised, judged by these reports and by those of `eval serve`; the exit code
+              is 1 where a bar is missed. With --json, all of them as one report with its bars
     --quick   3 questions of each set, 200 requests of each stream
 
 The oracle is HuggingFace in float32 on one thread; no server runs, and no time is measured. A
@@ -28,6 +30,7 @@ from typing import Any
 from rich.console import Console
 
 from depcache.errors import ConfigError
+from eval.chunks.bars import as_lines, join_reports, judge
 from eval.chunks.simulate import NUM_QUICK as FEW
 from eval.chunks.simulate import simulate
 from eval.chunks.summary import summarise
@@ -47,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rows", action="store_true", help="the table of models as they come")
     add("--methods", action="store_true", help="the table of methods, on chunks")
     add("--show", type=Path, metavar="FILE", help="print the tables of a report")
+    add("--check", type=Path, nargs="+", metavar="FILE", help="judge the bars of these reports")
     add("--data", type=Path, help="folder that holds the public sets (default: the demo only)")
     add("--sets", nargs="+", choices=SETS, default=list(SETS), help="(default: all)")
     add("--models", nargs="+", metavar="NAME=DIR", help="(default: depcache-tiny and control)")
@@ -70,8 +74,10 @@ def run(args: argparse.Namespace) -> int:
         for model, table in read_tables(args.show).items():
             print(f"{model}\n\n{table}")
         return 0
+    if args.check is not None:
+        return check(args)
     if not (args.rows or args.tokens or args.methods):
-        raise ConfigError("nothing is asked for: add --tokens, --rows, --methods or --show")
+        raise ConfigError("nothing is asked for: add --tokens, --rows, --methods or --check")
     started = time.perf_counter()
     report: dict[str, Any] = {}
     if args.tokens:
@@ -88,6 +94,17 @@ def run(args: argparse.Namespace) -> int:
         report |= ask_questions(args, "quality")
     write_report(report | about(args, time.perf_counter() - started), args.json)
     return 0
+
+
+def check(args: argparse.Namespace) -> int:
+    """Join the reports, print a line for each bar, and write all; 1 where a bar is missed."""
+    started = time.perf_counter()
+    report = join_reports(args.check)
+    bars = judge(report)
+    for line in as_lines(bars):
+        print(line)
+    write_report(report | {"bars": bars} | about(args, time.perf_counter() - started), args.json)
+    return int(any(bar["held"] is False for bar in bars.values()))
 
 
 def ask_questions(args: argparse.Namespace, table: str) -> dict[str, Any]:

@@ -182,8 +182,9 @@ def sort_chunks(requests: Requests) -> Requests:
 
 
 def simulate(folder: Path, *, quick: bool = False) -> list[dict[str, Any]]:
-    """Rows {"set", "stream", "cache", "system", "share", "to_prefix"}.
+    """Rows {"set", "stream", "requests", "prompt", "cache", "system", "share", "to_prefix"}.
 
+    prompt     mean tokens of a prompt
     share      tokens computed by tokens of all prompts
     to_prefix  tokens computed by those of `prefix` with the same cache
     cache      its tokens; None has no end
@@ -215,6 +216,7 @@ def _simulate_set(data: ChunkSet, number: int) -> list[dict[str, Any]]:
                     "set": data.name,
                     "stream": stream,
                     "requests": len(requests),
+                    "prompt": round(total / len(requests), 1),
                     "cache": capacity,
                     "system": system,
                     "share": round(computed / total, 4),
