@@ -107,6 +107,15 @@ class Config(BaseSettings):
         "recognisers, or names of some with commas between; answers are approximate then",
     )
 
+    recompute: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="share of what recognise finds that is computed again with full view, the "
+        "first tokens of each row: for models that were not trained for facts that do not see each "
+        "other; unset is none",
+    )
+
     tables: str | None = Field(
         None,
         description="catalog of tables, a file of `depcache tables load`, that are found in plain "

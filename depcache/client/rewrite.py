@@ -17,6 +17,7 @@ from depcache.client.notice import UnreadNotice
 from depcache.errors import DepCacheError
 from depcache.prompt.layout_names import Layout
 from depcache.prompt.outline import PREFIX
+from depcache.prompt.recompute import Recompute, row_params
 from depcache.prompt.render import HEADING
 from depcache.prompt.template import name_on_wire
 from depcache.recognition.recognise import Recognised, recognise
@@ -79,6 +80,7 @@ def rewrite_body(
     merge: bool = False,
     notice: UnreadNotice | None = None,
     tables: PromptTables | None = None,
+    recompute: float | Recompute | None = None,
 ) -> dict[str, Any] | None:
     """The same request as a dependency prompt; None when it should go out as it is.
 
@@ -91,13 +93,14 @@ def rewrite_body(
     layout   position layout for what was found
     notice   is shown the texts around what was found
     tables   finds tables. It looks first: a prompt that has some is not searched for facts
+    recompute  of facts: None, or what a fused request computes again. Its rows stand whole
     """
     if not isinstance(body, dict) or not _may_add_params(body):
         return None
     slots = _find_texts(body)
     try:
         if context is not None:
-            params = _place_context(slots, context)
+            params = _place_context(slots, context, recompute)
             if params is None:
                 _logger.warning(
                     "the messages hold neither the facts of graph_context, once, nor %s: "
@@ -109,9 +112,9 @@ def rewrite_body(
             if tables is not None:
                 stretch, params = _recognise(body, slots, layout, tables.recognise)
             if params is None and auto and merge:
-                stretch, params = _place_found(slots, layout)
+                stretch, params = _place_found(slots, layout, recompute)
             elif params is None and auto:
-                stretch, params = _recognise(body, slots, layout, recognise)
+                stretch, params = _recognise(body, slots, layout, recognise, recompute)
             if auto and notice is not None and not notice.is_said:
                 notice.look(_around_facts(slots, stretch))
     except DepCacheError as error:
@@ -183,7 +186,9 @@ def _find_texts(body: dict[str, Any]) -> list[_Slot]:
     return slots
 
 
-def _place_context(slots: list[_Slot], context: GraphContext) -> dict[str, Any] | None:
+def _place_context(
+    slots: list[_Slot], context: GraphContext, recompute: float | Recompute | None
+) -> dict[str, Any] | None:
     """Bring the caller's facts into shape where they stand; None if that is nowhere, or twice.
 
     Returns the `custom_params` that say so.
@@ -199,7 +204,7 @@ def _place_context(slots: list[_Slot], context: GraphContext) -> dict[str, Any] 
             if len(found) > 1 or found[0].text.count(needle) > 1:
                 return None
             start = found[0].text.index(needle)
-            return _place(found[0], start, start + len(needle), context)
+            return _place(found[0], start, start + len(needle), context, recompute)
     return None
 
 
@@ -208,6 +213,7 @@ def _recognise(
     slots: list[_Slot],
     layout: Layout,
     read: Callable[[Any], Recognised | FoundTables],
+    recompute: float | Recompute | None = None,
 ) -> tuple[str | None, dict[str, Any] | None]:
     """Find what a framework wrote. Nothing is changed.
 
@@ -220,10 +226,12 @@ def _recognise(
     # A server would refuse a text that ends there: nothing is left to be answered.
     if outline is None or (outline.message is None and outline.stop == len(found.text)):
         return None, None
-    return found.text[outline.start : outline.stop], outline.to_params(layout)
+    return found.text[outline.start : outline.stop], row_params(outline, layout, recompute)
 
 
-def _place_found(slots: list[_Slot], layout: Layout) -> tuple[str | None, dict[str, Any] | None]:
+def _place_found(
+    slots: list[_Slot], layout: Layout, recompute: float | Recompute | None
+) -> tuple[str | None, dict[str, Any] | None]:
     """Find the longest block of facts in all texts and bring it into shape.
 
     Returns their text and the `custom_params` that say where they stand.
@@ -234,7 +242,7 @@ def _place_found(slots: list[_Slot], layout: Layout) -> tuple[str | None, dict[s
         return None, None
     slot, block = max(blocks, key=lambda pair: len(pair[1].paths))
     context = GraphContext(block.paths, "path", layout)
-    return context.text, _place(slot, block.start, block.stop, context)
+    return context.text, _place(slot, block.start, block.stop, context, recompute)
 
 
 def _around_facts(slots: list[_Slot], stretch: str | None) -> list[str]:
@@ -243,11 +251,17 @@ def _around_facts(slots: list[_Slot], stretch: str | None) -> list[str]:
     return texts if stretch is None else [text.replace(stretch, "\n---\n") for text in texts]
 
 
-def _place(slot: _Slot, start: int, stop: int, context: GraphContext) -> dict[str, Any]:
+def _place(
+    slot: _Slot,
+    start: int,
+    stop: int,
+    context: GraphContext,
+    recompute: float | Recompute | None,
+) -> dict[str, Any]:
     """Write the facts of `context` in the place of `[start, stop)`, and say where they stand."""
     before, after = slot.text[:start], slot.text[stop:]
     if slot.message is not None and not before.strip():
         before = HEADING
     slot.text = before + context.text + after
     outline = context.template.outline(context.paths, slot.before + len(before), slot.message)
-    return outline.to_params(context.layout, name_on_wire(context.template))
+    return row_params(outline, context.layout, recompute, name_on_wire(context.template))

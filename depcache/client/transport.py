@@ -29,6 +29,7 @@ from depcache.client.rewrite import rewrite_body
 from depcache.client.routing import HEADER, Routing
 from depcache.errors import ConfigError
 from depcache.prompt.layout_names import Layout, read_layout
+from depcache.prompt.recompute import Recompute
 
 if TYPE_CHECKING:
     from depcache.tables.prompt_tables import PromptTables, TablesToFind
@@ -49,6 +50,7 @@ class _Ours(TypedDict):
     tables: TablesToFind | None
     sees: Sees
     picker: str | None
+    recompute: float | Recompute | None
 
 
 class _Rewriter:
@@ -62,8 +64,16 @@ class _Rewriter:
         tables: TablesToFind | None,
         sees: Sees,
         picker: str | None,
+        recompute: float | Recompute | None,
     ) -> None:
         self._layout: Layout = read_layout(layout)
+        self._recompute = None if recompute is None else Recompute.read(recompute)
+        Recompute.layout(self._layout, self._recompute)
+        if merge and recompute is not None:
+            raise ConfigError(
+                "merge is for models that were trained for merged trees, and recompute for models "
+                "as they come: leave out one of them"
+            )
         self._auto = auto
         self._merge = merge
         self._tables = None if tables is None else _find_tables(tables, sees)
@@ -100,6 +110,7 @@ class _Rewriter:
                 merge=self._merge,
                 notice=self._notice,
                 tables=self._tables,
+                recompute=self._recompute,
             )
             # Escaped, because a body may hold half a surrogate pair, which UTF-8 cannot.
             content = None if body is None else json.dumps(body).encode()
@@ -140,6 +151,9 @@ class DepCacheTransport(httpx.BaseTransport):
     sees     what a table that is found sees: "nothing", the tables it has "references" to, or its
              "component", always of those in the prompt
     picker   address of a `depcache picker`, where a router stands before several servers
+    recompute  of facts: a share, 0 to 1, of their tokens that is computed again with full view
+             (the first of each row), or a `Recompute`, for models as they come. Rows then stand
+             whole. None: nothing is, as models want it that were trained for it
     """
 
     def __init__(
@@ -152,9 +166,10 @@ class DepCacheTransport(httpx.BaseTransport):
         tables: TablesToFind | None = None,
         sees: Sees = "references",
         picker: str | None = None,
+        recompute: float | Recompute | None = None,
     ) -> None:
         self._wrapped = wrapped or httpx.HTTPTransport()
-        self._rewriter = _Rewriter(layout, auto, merge, tables, sees, picker)
+        self._rewriter = _Rewriter(layout, auto, merge, tables, sees, picker, recompute)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         if self._rewriter.applies_to(request):
@@ -181,9 +196,10 @@ class AsyncDepCacheTransport(httpx.AsyncBaseTransport):
         tables: TablesToFind | None = None,
         sees: Sees = "references",
         picker: str | None = None,
+        recompute: float | Recompute | None = None,
     ) -> None:
         self._wrapped = wrapped or httpx.AsyncHTTPTransport()
-        self._rewriter = _Rewriter(layout, auto, merge, tables, sees, picker)
+        self._rewriter = _Rewriter(layout, auto, merge, tables, sees, picker, recompute)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if self._rewriter.applies_to(request):
@@ -207,14 +223,23 @@ def httpx_client(
     tables: TablesToFind | None = None,
     sees: Sees = "references",
     picker: str | None = None,
+    recompute: float | Recompute | None = None,
     **options: Any,
 ) -> httpx.Client:
     """An `httpx.Client` for the `http_client` argument of the OpenAI SDK and what builds on it.
 
-    layout, auto, merge, tables, sees, picker  as for `DepCacheTransport`
+    layout, auto, merge, tables, sees, picker, recompute  as for `DepCacheTransport`
     options  of `httpx.Client`. Proxies of the environment are not used; pass `proxy=`.
     """
-    ours = _Ours(layout=layout, auto=auto, merge=merge, tables=tables, sees=sees, picker=picker)
+    ours = _Ours(
+        layout=layout,
+        auto=auto,
+        merge=merge,
+        tables=tables,
+        sees=sees,
+        picker=picker,
+        recompute=recompute,
+    )
     return _make_client(httpx, options, ours)
 
 
@@ -226,10 +251,19 @@ def async_httpx_client(
     tables: TablesToFind | None = None,
     sees: Sees = "references",
     picker: str | None = None,
+    recompute: float | Recompute | None = None,
     **options: Any,
 ) -> httpx.AsyncClient:
     """The same for `AsyncOpenAI` and other asynchronous users."""
-    ours = _Ours(layout=layout, auto=auto, merge=merge, tables=tables, sees=sees, picker=picker)
+    ours = _Ours(
+        layout=layout,
+        auto=auto,
+        merge=merge,
+        tables=tables,
+        sees=sees,
+        picker=picker,
+        recompute=recompute,
+    )
     return _make_async_client(httpx, options, ours)
 
 
@@ -241,13 +275,22 @@ def httpx2_client(
     tables: TablesToFind | None = None,
     sees: Sees = "references",
     picker: str | None = None,
+    recompute: float | Recompute | None = None,
     **options: Any,
 ) -> Any:
     """An `httpx2.Client`, for whoever wants one; SDKs on httpx2 take an `httpx.Client` as well.
 
     Raises ConfigError where httpx2 is not installed.
     """
-    ours = _Ours(layout=layout, auto=auto, merge=merge, tables=tables, sees=sees, picker=picker)
+    ours = _Ours(
+        layout=layout,
+        auto=auto,
+        merge=merge,
+        tables=tables,
+        sees=sees,
+        picker=picker,
+        recompute=recompute,
+    )
     return _make_client(_httpx2(), options, ours)
 
 
@@ -259,10 +302,19 @@ def async_httpx2_client(
     tables: TablesToFind | None = None,
     sees: Sees = "references",
     picker: str | None = None,
+    recompute: float | Recompute | None = None,
     **options: Any,
 ) -> Any:
     """The same as an `httpx2.AsyncClient`."""
-    ours = _Ours(layout=layout, auto=auto, merge=merge, tables=tables, sees=sees, picker=picker)
+    ours = _Ours(
+        layout=layout,
+        auto=auto,
+        merge=merge,
+        tables=tables,
+        sees=sees,
+        picker=picker,
+        recompute=recompute,
+    )
     return _make_async_client(_httpx2(), options, ours)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 from depcache.errors import PromptError, shorten
 from depcache.prompt.layout_names import Layout
+from depcache.prompt.outline import Outline
 
 See = Literal["ancestors", "fused"]
 Select = Literal["first", "query", "mixed", "random", "stored", "given"]
@@ -219,3 +220,23 @@ class Recompute:
 
 def _to_lists(value: Any) -> Any:
     return [_to_lists(each) for each in value] if isinstance(value, tuple) else value
+
+
+def row_params(
+    outline: Outline,
+    layout: Layout,
+    recompute: float | Recompute | None,
+    template: str | None = None,
+) -> dict[str, Any]:
+    """The `custom_params` of a request whose context is an outline.
+
+    layout     of the request; `Recompute.layout` says which one a fused request has
+    recompute  a share asks for a fused request, in which every row stands whole, since a model as
+               it comes cannot read merged ones. None: as the outline is
+    template   name of the template that wrote the rows, if any
+    """
+    if recompute is None:
+        return outline.to_params(layout, template)
+    whole = replace(outline, merge=False, lead=0) if outline.merge else outline
+    asked = Recompute.read(recompute).to_params()
+    return {**whole.to_params(Recompute.layout(layout, recompute), template), **asked}

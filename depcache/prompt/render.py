@@ -9,7 +9,7 @@ answers from the text. So the answer is right either way, and fast with DepCache
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from depcache.errors import PromptError, shorten
@@ -24,7 +24,7 @@ from depcache.prompt.chunks import (
 from depcache.prompt.layout_names import Layout, read_layout
 from depcache.prompt.outline import Outline
 from depcache.prompt.paths import read_paths
-from depcache.prompt.recompute import DEFAULT_SHARE, Recompute
+from depcache.prompt.recompute import DEFAULT_SHARE, Recompute, row_params
 from depcache.prompt.template import Template, get_template, name_on_wire
 
 DEFAULT_SYSTEM = (
@@ -117,10 +117,8 @@ def render(
         return RenderedPrompt(_messages(system, question), {}, "")
     messages = _messages(system, f"{HEADING}{flat_text}\n\nQuestion: {question}")
     outline = template.outline(lines, start=len(HEADING), message=len(messages) - 1)
-    if recompute is not None:
-        outline = replace(outline, merge=False, lead=0)
-    params = outline.to_params(layout, name_on_wire(template))
-    return RenderedPrompt(messages, {"custom_params": _fuse(params, recompute)}, flat_text)
+    params = row_params(outline, layout, recompute, name_on_wire(template))
+    return RenderedPrompt(messages, {"custom_params": params}, flat_text)
 
 
 def render_chunks(
@@ -195,7 +193,7 @@ def render_rows(
         sees=tuple(map(tuple, sees)),
         absent=absent,
     )
-    params = _fuse(outline.to_params(layout), recompute)
+    params = row_params(outline, layout, recompute)
     return RenderedPrompt(messages, {"custom_params": params}, context)
 
 
@@ -226,9 +224,3 @@ def _check_question(question: str) -> None:
 def _messages(system: str | None, user: str) -> list[dict[str, str]]:
     messages = [{"role": "system", "content": system}] if system else []
     return [*messages, {"role": "user", "content": user}]
-
-
-def _fuse(params: dict[str, Any], recompute: float | Recompute | None) -> dict[str, Any]:
-    if recompute is None:
-        return params
-    return {**params, **Recompute.read(recompute).to_params()}

@@ -23,7 +23,7 @@ from sglang_patches.http.rejections import counting_rejections
 from sglang_patches.requests.inbound import RenderedChat, refuse_long_text, require_ids
 from sglang_patches.requests.outbound import add_to_reply, add_to_stream
 from sglang_patches.requests.params import has_keys, read_match, without_match
-from sglang_patches.requests.recognition import LAYOUT, find_context, is_on
+from sglang_patches.requests.recognition import find_context, is_on, params_of
 from sglang_patches.requests.roots import keys_of_chat
 
 logger = logging.getLogger("depcache")
@@ -90,7 +90,7 @@ def _convert_plain(
     if found is None:
         return render()
     outline, rows = found
-    params = outline.to_params(LAYOUT)
+    params = params_of(outline)
     try:
         wire = _read_outline(params, serving)
         processed = _render_outline(render, serving, request, wire)

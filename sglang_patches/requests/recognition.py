@@ -14,7 +14,9 @@ from typing import Any
 
 from depcache.config import Config
 from depcache.errors import ConfigError, PromptError
+from depcache.prompt.layout_names import Layout
 from depcache.prompt.outline import Outline
+from depcache.prompt.recompute import row_params
 from depcache.recognition.recognise import recognise
 from depcache.recognition.table import choose
 from sglang_patches.requests.catalog import CATALOG
@@ -30,18 +32,27 @@ logger = logging.getLogger("depcache")
 RECOGNISED = "depcache_recognised"
 """Attribute of a request whose rows the server found: how many, by the name of their recogniser."""
 
-LAYOUT = "tree"
+LAYOUT: Layout = "tree"
 
 TABLES = "tables"
 """Name that stands for the recogniser of tables."""
 
 _names: Sequence[str] | None = ()
+_recompute: float | None = None
 
 
 def set_recognisers(config: Config) -> None:
-    """Take over the setting, for this process. Raises ConfigError for an unknown name."""
-    global _names
-    _names = read_names(config.recognise)
+    """Take over the settings, for this process.
+
+    Raises ConfigError for an unknown name, and for a share of what nobody looks for.
+    """
+    global _names, _recompute
+    _names, _recompute = read_names(config.recognise), config.recompute
+    if _recompute is not None and _names is not None and not _names:
+        raise ConfigError(
+            f"setting recompute = {_recompute:g} is a share of what recognise finds, and recognise "
+            "is off: set recognise too, or let requests say what they recompute"
+        )
 
 
 def read_names(setting: str) -> Sequence[str] | None:
@@ -94,6 +105,14 @@ def find_context(
     return found.outline, dict(Counter(row.name for row in found.rows))
 
 
+def params_of(outline: Outline) -> dict[str, Any]:
+    """What a request says that holds what was found, as its sender would say it.
+
+    It is fused where the settings say so. Rows that see each other are tables, which stay exact.
+    """
+    return row_params(outline, LAYOUT, None if outline.sees else _recompute)
+
+
 def recognise_text(obj: Any) -> None:
     """Give a plain prompt of one text the outline of what the server finds in it.
 
@@ -106,7 +125,7 @@ def recognise_text(obj: Any) -> None:
     if (found := find_context(obj.text, read_match(params))) is None:
         return
     outline, rows = found
-    params = {**without_match(params), **outline.to_params(LAYOUT)}
+    params = {**without_match(params), **params_of(outline)}
     obj.sampling_params = {**(obj.sampling_params or {}), "custom_params": params}
     setattr(obj, RECOGNISED, rows)
 

@@ -19,6 +19,7 @@ from depcache.client import (
     httpx_client,
 )
 from depcache.errors import ConfigError, PromptError
+from depcache.prompt.recompute import Recompute
 from tests.depcache.client.fake_server import REPORT, FakeServer, named_paths
 from tests.helpers.fake_http import start_fake_http
 
@@ -173,6 +174,32 @@ def test_an_unknown_layout_is_refused_at_once():
     unknown: Any = "spiral"
     with pytest.raises(PromptError, match="layout"):
         httpx_client(layout=unknown)
+
+
+@pytest.mark.parametrize("recompute", [0.05, Recompute(0.05, "mixed")])
+def test_for_a_model_as_it_comes_a_share_of_whole_rows_is_computed_again(server, recompute):
+    wanted = Recompute.read(recompute).to_params()
+    transport = DepCacheTransport(server.transport, recompute=recompute)
+    with httpx.Client(transport=transport) as client:
+        client.post(URL, json={"messages": MESSAGES})
+        found = server.body["custom_params"]
+        with graph_context(PATHS) as facts:
+            client.post(URL, json={"messages": [{"role": "user", "content": f"{facts}\n\nWho?"}]})
+        named = server.body["custom_params"]
+    for params in (found, named):
+        assert params.items() >= wanted.items()
+        assert params["depcache_layout"] == "sequential"
+        assert not params["depcache_outline"].get("merge", False)
+    assert named["depcache_outline"]["rows"] == [3, 3]  # pieces of each path
+
+
+def test_what_contradicts_a_share_is_refused_at_once():
+    with pytest.raises(ConfigError, match="leave out one"):
+        httpx_client(merge=True, recompute=0.05)
+    with pytest.raises(PromptError, match="staggered"):
+        httpx_client(layout="staggered", recompute=0.05)
+    with pytest.raises(PromptError, match="from 0 to 1"):
+        asyncio.run(async_httpx_client(recompute=1.5).aclose())
 
 
 # the real SDK

@@ -12,6 +12,7 @@ import pytest
 
 from depcache.config import Config
 from depcache.errors import ConfigError
+from depcache.prompt.recompute import Recompute
 from depcache.recognition.recognise import recognise
 from tests.depcache.recognition.prompts import FIRST, PROMPTS, QUESTIONS, SECOND
 from tests.helpers.server import start_server
@@ -127,6 +128,30 @@ def test_a_stream_is_reported_as_well(client) -> None:
     with client.stream("POST", "/v1/chat/completions", json=body) as response:
         text = "".join(response.iter_text())
     assert '"recognised": {"arrows": 6}' in text
+
+
+def test_a_server_for_a_model_as_it_comes_computes_a_share_of_facts_again(
+    model_path: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """`depcache serve MODEL --recognise auto --recompute 0.05`; the client knows nothing."""
+    settings = {"DEPCACHE_RECOGNISE": "auto", "DEPCACHE_RECOMPUTE": "0.05"}
+    model, log = model_path("llama_gqa"), tmp_path / "log.txt"
+    with start_server(model, log=log, environment=settings) as client:
+        replies: list[dict[str, Any]] = []
+        for facts, question in ((FIRST, QUESTIONS[0]), (FIRST[::-1], QUESTIONS[1])):
+            messages, _ = PROMPTS["arrows"](facts, question)
+            replies += [ask(client, messages), ask(client, messages)]
+        told = [report(reply) for reply in replies]
+        assert all(each["recognised"] == {"arrows": len(FIRST)} for each in told)
+        fused = [each for each in told if each["see"] == "fused"]
+        assert fused and all(each["recompute"] == 0.05 for each in fused)
+        assert "visibility" in fused[-1]["differs"]
+        found = recognise(messages)
+        assert found.outline is not None
+        params = found.outline.to_params("sequential") | Recompute(0.05).to_params()
+        assert text_of(ask(client, messages, custom_params=params)) == text_of(replies[-1])
+        refused = ask(client, messages, custom_params={"depcache_match": False})
+        assert "depcache" not in (refused["metadata"] or {})
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from depcache.config import Config
-from depcache.errors import PromptError
+from depcache.errors import ConfigError, PromptError
 from depcache.prompt.outline import Outline
+from depcache.prompt.recompute import Recompute
 from depcache.tables import Catalog, Table
 from sglang_patches.requests.catalog import CATALOG
 from sglang_patches.requests.params import MATCH
@@ -78,6 +79,26 @@ def test_what_is_found_becomes_the_requests_outline(file: Path) -> None:
     assert outline.sees == ((1,), ()) and outline.absent == 0 and outline.message is None
     chat = find_context([{"role": "user", "content": TABLES}])
     assert chat is not None and chat[0] == outline.moved(outline.start, 0)
+
+
+def test_a_share_of_facts_is_computed_again_where_the_setting_says_so(file: Path) -> None:
+    take(Config(tables=str(file), match_tables=True, recognise="auto", recompute=0.05))
+    facts, tables = request(FACTS), request(TABLES)
+    assert found_in(facts) == {"arrows": 2} and found_in(tables) == {"tables": 2}
+    params = facts.sampling_params["custom_params"]
+    assert params.items() >= Recompute(0.05).to_params().items()
+    assert params["depcache_layout"] == "sequential"
+    assert "depcache_see" not in tables.sampling_params["custom_params"]
+    take(Config(recognise="auto"))
+    plain = request(FACTS)
+    assert found_in(plain) == {"arrows": 2}
+    assert "depcache_see" not in plain.sampling_params["custom_params"]
+
+
+def test_a_share_of_what_nobody_looks_for_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"recompute = 0\.05 .* recognise is off"):
+        take(Config(recompute=0.05))
+    take(Config())
 
 
 @pytest.mark.parametrize("matches", [True, False])
