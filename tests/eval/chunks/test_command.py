@@ -10,6 +10,7 @@ import pytest
 
 from depcache.errors import ConfigError
 from eval.__main__ import main
+from eval.chunks.bars import judge
 from eval.chunks.command import read_models
 from eval.chunks.rows import CORE
 from tests.helpers.models import make_model
@@ -62,6 +63,19 @@ def test_a_core_run_asks_about_whole_paths_alone(tmp_path: Path) -> None:
     assert found == settings | {("full", "", 1.0)}
     computed = {(row["method"], row["recompute"]): row["computed"] for row in rows}
     assert computed["first", 0.05] < computed["first", 0.15] < computed["full", 1.0]
+
+
+def test_the_table_of_methods_has_the_keys_that_the_bars_read(tmp_path: Path) -> None:
+    folder = make_model("llama_mha", tmp_path / "model")
+    out = tmp_path / "out.json"
+    words = ["chunks", "--methods", "--sets", "demo", "--paths", "4", "--questions", "1"]
+    assert main([*words, "--models", f"depcache-tiny={folder}", "--json", str(out)]) == 0
+    rows = json.loads(out.read_text())["quality"]
+    asked = {"model", "set", "method", "recompute", "right", "recovered", "low", "high"}
+    assert all(row.keys() >= asked for row in rows)
+    bars = judge({"quality": [row | {"set": "all"} for row in rows]})
+    assert bars["previous, 0 %"]["value"] is not None
+    assert bars["random, 15 %"]["value"] is not None
 
 
 FORMS = ("merged", "paths", "triples")
