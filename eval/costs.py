@@ -2,6 +2,8 @@
 """What the cache's host code costs: `python -m eval costs --json OUT`.
 
     match_plan_ms_median  match and plan a prompt of about 4,000 tokens, half of it cached
+    select_ms_median      choose 15 % of the tokens of 32 rows, all together about as many
+    fused_match_plan_ms_median  match and plan these rows, all of them cached, that share selected
     evict_10k_ms          evict 10,000 nodes
     evict_10k_used_ms     the same after the look-ahead below, which leaves old entries behind
     lookahead_256_ms      one scheduling step of a queue of 256 requests: one leaves, one enters,
@@ -34,9 +36,13 @@ from depcache.cache import KVTree
 from depcache.cache.policies import make_policy
 from depcache.plan import Lookahead, SegmentTable, plan_request
 from depcache.plan.schedule import FCFS
+from depcache.prompt.forest import Forest
+from depcache.prompt.recompute import Recompute
+from depcache.select import select
 from eval.micro.match_plan import (
     NAMESPACE,
     SYSTEM_LEN,
+    TASK_LEN,
     fill,
     make_paths,
     make_prompt,
@@ -49,6 +55,7 @@ NUM_NODES = 100_000
 NUM_EVICTED = 10_000
 QUEUE_LEN = 256
 PROMPT_TOKENS = 4_000
+NUM_ROWS, SHARE = 32, 0.15
 POLICY = "lacr"
 
 
@@ -116,6 +123,7 @@ def measure_costs(num_nodes: int, queue_len: int, repeats: int, policy: str) -> 
     ]
     figures: dict[str, Any] = {
         "match_plan_ms_median": spread_ms(match, repeats)["median_ms"],
+        **measure_fused(tree, repeats),
         "evict_10k_ms": None,
         **measure_lookahead(tree, requests, queue_len),
         "bytes_per_node": None,
@@ -134,6 +142,24 @@ def measure_costs(num_nodes: int, queue_len: int, repeats: int, policy: str) -> 
         "nodes": num_nodes,
         "queue": queue_len,
         "policy": policy,
+    }
+
+
+def measure_fused(tree: KVTree, repeats: int) -> dict[str, float]:
+    """What a fused prompt of `NUM_ROWS` cached rows costs: to select, and to match and plan."""
+    rng = np.random.default_rng(3)
+    row_len = (PROMPT_TOKENS - SYSTEM_LEN - TASK_LEN) // NUM_ROWS
+    num_tokens = SYSTEM_LEN + NUM_ROWS * row_len + TASK_LEN
+    tokens = rng.integers(100, 1000, num_tokens)
+    forest = Forest.make(num_tokens, SYSTEM_LEN, [row_len] * NUM_ROWS, [-1] * NUM_ROWS)
+    recompute = Recompute(SHARE)
+    fill(tree, SegmentTable.make(tokens, forest, "tree"), 10**8)
+    table = SegmentTable.make(tokens, forest, "sequential", select(forest, recompute))
+    choose = partial(select, forest, recompute)
+    match = partial(plan_request, tree, tree.root(NAMESPACE), table)
+    return {
+        "select_ms_median": spread_ms(choose, repeats)["median_ms"],
+        "fused_match_plan_ms_median": spread_ms(match, repeats)["median_ms"],
     }
 
 

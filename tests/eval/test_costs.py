@@ -15,5 +15,6 @@ def test_the_report_has_every_figure(tmp_path: Path) -> None:
     assert main([*arguments, "--policy", "lru"]) == 0
     figures = json.loads(out.read_text())
     assert figures["match_plan_ms_median"] > 0
+    assert figures["select_ms_median"] > 0 and figures["fused_match_plan_ms_median"] > 0
     assert {"evict_10k_ms", "lookahead_256_ms", "bytes_per_node"} <= set(figures)
     assert figures["bytes_per_node"] > 4 * figures["tokens_per_node"]
