@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from depcache.select.cost import Choice, Met, ReuseForecast, choose
+from depcache.select.cost import FIRST_TIME, Choice, Met, ReuseForecast, choose
 
 
 def choice(
@@ -129,11 +129,12 @@ def test_rows_of_a_known_beginning_are_no_reuse() -> None:
     assert meet(forecast, "ab", cached="ab").was_met == (False, False)
 
 
-def test_a_context_is_expected_as_often_as_it_came_or_half_as_often_as_the_mean() -> None:
+def test_a_context_is_expected_as_often_as_it_came_or_a_little_more_than_the_mean() -> None:
     forecast = ReuseForecast()
     assert [meet(forecast, "ab").repeats for _ in range(4)] == [0, 1, 2, 3]
-    # 3 of 5 contexts repeated an earlier one: 1.5 times each, half of it for one never met.
-    assert meet(forecast, "x").repeats == pytest.approx(0.75)
+    # 3 of 5 contexts repeated an earlier one: 1.5 times each.
+    assert meet(forecast, "x").repeats == pytest.approx(1.5 * FIRST_TIME)
+    assert meet(forecast, "x").repeats == 1
 
 
 def test_a_cached_row_was_met_by_whomever() -> None:
