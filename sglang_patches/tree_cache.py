@@ -114,6 +114,7 @@ class DepCacheTree(Checkpoints, StorageCalls, BasePrefixCache):
         self.waiting_queue = WaitingQueue(self.tree, make_state, make_order(self.tree, config))
         self.ranks = RankCheck(params.tp_cache_group)
         self.keeps_disk = False
+        self.hides_counts = config.private_counts
         self._measures = measures
         if getattr(params, "enable_metrics", False):
             self.init_metrics_collector()

@@ -15,11 +15,17 @@ from sglang_patches.contract import Scheduler
 
 
 def add_depcache_state(result: Any, scheduler: Scheduler, recv_req: Any) -> None:
-    """Put our cache's state, and the answer to a question, into the reply."""
-    if getattr(scheduler.tree_cache, "is_depcache", False):
-        from sglang_patches.http.control import answer
+    """Put our cache's state, and the answer to a question, into the reply.
 
-        result.internal_state["depcache"] = answer(scheduler, recv_req.rid)
+    With `private_counts` only for who asks a question, as our routes do: SGLang tells the reply on
+    `/server_info` to every client.
+    """
+    cache = scheduler.tree_cache
+    if getattr(cache, "is_depcache", False):
+        from sglang_patches.http.control import answer, is_question
+
+        if is_question(recv_req.rid) or not cache.hides_counts:
+            result.internal_state["depcache"] = answer(scheduler, recv_req.rid)
 
 
 HOOKS = {

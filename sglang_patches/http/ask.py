@@ -22,7 +22,7 @@ async def ask(manager: Any, question: dict[str, Any] | None) -> dict[str, Any]:
     from sglang.srt.managers.io_struct import GetInternalStateReq
 
     manager.auto_create_handle_loop()
-    rid = None if question is None else make_question(question)
+    rid = make_question({"ask": "state"} if question is None else question)
     replies = await manager.get_internal_state_communicator(GetInternalStateReq(rid=rid))
     state = replies[0].internal_state["depcache"]
     if "error" in state:

@@ -34,6 +34,11 @@ def make_question(question: dict[str, Any]) -> str:
     return QUESTION_PREFIX + json.dumps(question)
 
 
+def is_question(rid: str | None) -> bool:
+    """Whether a state query's request id carries a question."""
+    return rid is not None and rid.startswith(QUESTION_PREFIX)
+
+
 def answer(scheduler: Scheduler, rid: str | None) -> dict[str, Any]:
     """The cache's state, and under `reply` the answer to the question in `rid`, if any.
 
@@ -44,7 +49,7 @@ def answer(scheduler: Scheduler, rid: str | None) -> dict[str, Any]:
     state: dict[str, Any] = {}
     try:
         state["cache"] = cache.describe()
-        if rid and rid.startswith(QUESTION_PREFIX):
+        if rid is not None and is_question(rid):
             question = json.loads(rid[len(QUESTION_PREFIX) :])
             state["reply"] = _ANSWERS[question["ask"]](cache, question)
     except PromptError as error:
@@ -253,6 +258,7 @@ def _table_and_root(cache: Any, question: dict[str, Any]) -> tuple[SegmentTable,
 
 
 _ANSWERS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
+    "state": lambda cache, question: {},  # which every reply has
     "explain": _explain,
     "missing": _missing,
     "stats": lambda cache, question: make_stats(cache),

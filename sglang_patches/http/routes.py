@@ -22,6 +22,7 @@ from depcache.prompt.unread import find_unread
 from depcache.prompt.wire import forest_from_wire
 from sglang_patches.http.ask import ask
 from sglang_patches.http.asked_prompt import AskedPrompt, read_asked_prompt
+from sglang_patches.http.load_routes import guard_load_routes
 from sglang_patches.http.prompt_table import describe_prompt
 from sglang_patches.http.rejections import num_rejected, trial
 from sglang_patches.http.table_routes import add_table_routes
@@ -151,6 +152,8 @@ def add_routes(http_server: Any, config: Config) -> None:
             return _bad_request(result.message or "requests are running: flush when there are none")
         return {"success": True}
 
+    if config.private_counts:
+        guard_load_routes(http_server, admin)
     add_table_routes(app, admin, _bad_request)
     add_ui_routes(http_server, admin, partial(_ask, http_server))
     app.openapi_schema = None

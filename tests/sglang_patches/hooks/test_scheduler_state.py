@@ -20,9 +20,10 @@ pytestmark = pytest.mark.sglang
 class Cache:
     """Ours or a stock one; `seen` is what it was told."""
 
-    def __init__(self, *, is_depcache: bool) -> None:
+    def __init__(self, *, is_depcache: bool, hides_counts: bool = False) -> None:
         if is_depcache:
             self.is_depcache = True
+        self.hides_counts = hides_counts
         self.seen: list[Any] = []
         self.waiting_queue = SimpleNamespace(
             sync=lambda queue: self.seen.append(("sync", queue)),
@@ -70,6 +71,14 @@ def test_ours_sees_the_queue_that_is_sorted_and_what_has_left_it() -> None:
 def test_the_state_of_ours_joins_sglangs() -> None:
     found = state_of(Cache(is_depcache=True))
     assert found == {"load": 1, "depcache": {"cache": {"cached_tokens": 7}}}
+
+
+def test_private_counts_join_only_where_one_of_our_routes_asks() -> None:
+    ours = Cache(is_depcache=True, hides_counts=True)
+    for rid in (None, "", "somebody's request"):
+        assert state_of(ours, rid) == {"load": 1}
+    told = state_of(ours, make_question({"ask": "state"}))
+    assert told["depcache"] == {"cache": {"cached_tokens": 7}, "reply": {}}
 
 
 def test_a_question_that_goes_wrong_is_an_answer_and_the_state_comes_all_the_same(

@@ -171,3 +171,42 @@ def test_counts_of_all_tenants_are_for_the_admin(
     assert reply.status_code == 401, reply.text
     reply = tenants.request(method, f"/depcache/{route}", headers=ADMIN)
     assert reply.status_code != 401, reply.text
+
+
+@pytest.mark.parametrize("route", ["/server_info", "/get_server_info"])
+def test_sglang_tells_its_own_state_without_what_is_cached(
+    tenants: httpx.Client, route: str
+) -> None:
+    chat(tenants, "alice", depcache.render(FACTS, "Who?"))
+    for headers in ({}, ADMIN):
+        reply = tenants.get(route, headers=headers)
+        assert reply.status_code == 200, reply.text
+        (state,) = reply.json()["internal_states"]
+        assert state["memory_usage"] and "depcache" not in state
+        assert "cached_tokens" not in reply.text and "evicted" not in reply.text
+
+
+@pytest.mark.parametrize("route", ["/v1/loads", "/v1/loads?format=prometheus", "/get_load"])
+def test_loads_which_tell_what_was_found_are_for_the_admin(
+    tenants: httpx.Client, route: str
+) -> None:
+    reply = tenants.get(route, headers=ADMIN)
+    if reply.status_code == 404:
+        assert route == "/get_load"  # not in every release
+        return
+    assert reply.status_code == 200 and "num_" in reply.text
+    assert tenants.get(route).status_code == 401
+
+
+def test_no_other_route_that_may_be_read_tells_a_count(tenants: httpx.Client) -> None:
+    """Whatever a release has beside: each is asked without a key."""
+    paths = [
+        path
+        for path, ways in tenants.get("/openapi.json").json()["paths"].items()
+        if "get" in ways and "{" not in path
+    ]
+    assert "/server_info" in paths and "/model_info" in paths
+    for path in paths:
+        reply = tenants.get(path)
+        for name in ("cached_tokens", "evicted", "cache_hit", "uncached"):
+            assert name not in reply.text, path
