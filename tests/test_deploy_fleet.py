@@ -134,6 +134,9 @@ def test_the_picker_hears_the_servers_that_the_router_knows() -> None:
     assert args[-len(urls) :] == container("router")["args"][-len(urls) :]
     assert args[: -len(urls)] == picker["command"][: -len(urls)]
     assert picker["entrypoint"] == container("picker")["command"] == ["depcache", "picker"]
+    (key,) = container("picker")["env"]
+    assert [key["name"]] == list(picker["environment"]) == ["DEPCACHE_PICKER_KEY"]
+    assert picker["environment"][key["name"]] == "${PICKER_KEY:-}"  # empty is none
     endpoint = COMPOSE["x-server"]["environment"]["DEPCACHE_ROOT_EVENTS"]
     given = {each["name"]: each.get("value") for each in container("server")["env"]}
     assert given["DEPCACHE_ROOT_EVENTS"] == endpoint

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated
 
 import typer
@@ -24,6 +25,21 @@ def picker(
         str | None,
         typer.Option(envvar="DEPCACHE_API_KEY", help="The servers' admin key, if they have one."),
     ] = None,
+    picker_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="DEPCACHE_PICKER_KEY",
+            help="What those who ask must send as their bearer token. Without it all are answered.",
+        ),
+    ] = None,
+    private_counts: Annotated[
+        bool,
+        typer.Option(
+            "--private-counts",
+            envvar="DEPCACHE_PRIVATE_COUNTS",
+            help="The servers' setting private_counts: start only with a --picker-key.",
+        ),
+    ] = False,
     public_salt: Annotated[
         str | None,
         typer.Option(
@@ -49,7 +65,28 @@ def picker(
         raise ConfigError(
             f"the picker needs {error.name}, which is not installed: {install_command('picker')}"
         ) from None
+    if not picker_key:
+        if private_counts:
+            raise ConfigError(
+                "a picker tells what servers hold of any tenant, and private_counts is set: give "
+                "it a key (--picker-key, or DEPCACHE_PICKER_KEY)"
+            )
+        if not _is_loopback(host):
+            typer.echo(
+                f"warning: the picker listens on {host} and has no key, so whoever reaches it can "
+                "ask what is cached of any tenant: set DEPCACHE_PICKER_KEY",
+                err=True,
+            )
     urls = list(dict.fromkeys(map(read_address, servers)))
     listeners = [Listener(url, api_key) for url in urls]
-    app = make_app(listeners, Picker(listeners, bound=bound), public_salt)
+    chooser = Picker(listeners, bound=bound)
+    app = make_app(listeners, chooser, public_salt, key=picker_key or None)
     uvicorn.run(app, host=host, port=port, log_level="warning")
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address to listen on."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
+        return host == "localhost"

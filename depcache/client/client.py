@@ -57,7 +57,7 @@ class Client:
     model        sent as `model` on the OpenAI routes; SGLang takes any name for its one model
     http_client  an `httpx.Client` to use instead; it stays the caller's to close
     warn_unread  whether the log says, once, that a chat held facts as plain text
-    picker       address of a `depcache picker`, where a router stands before several servers
+    picker       address of a `depcache picker` beside a router; http://:KEY@host:port with its key
 
     Raises ConfigError for what is no address, PromptError when a prompt is refused (HTTP 400),
     ServerError for every other failure.

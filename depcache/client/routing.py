@@ -24,6 +24,7 @@ import httpx
 from cachetools import LRUCache
 
 from depcache.client.address import read_address
+from depcache.errors import ConfigError
 from depcache.prompt.roots import of_tenant, roots_of, shared_keys
 
 logger = logging.getLogger("depcache.client")
@@ -49,7 +50,7 @@ PICK_AGAIN_S = 5.0
 class Routing:
     """The headers of requests. Safe to share by threads.
 
-    picker  address of a picker; None: keys alone
+    picker  address of a picker, http://:KEY@host:port where it has a key; None: keys alone
 
     A picker that does not answer costs `PICK_TIMEOUT_S` once in `PICK_AGAIN_S`, and no request:
     meanwhile there are keys. So it is where the router does not say which server answered. Raises
@@ -61,8 +62,15 @@ class Routing:
     ) -> None:
         self._keys = RoutingKeys()
         self._servers = ServerKeys()
-        self._picker = None if picker is None else read_address(picker)
-        self._http = None if picker is None else httpx.Client(timeout=PICK_TIMEOUT_S)
+        self._picker = self._http = None
+        if picker is not None:
+            try:
+                url = httpx.URL(read_address(picker))
+            except httpx.InvalidURL as error:
+                raise ConfigError(f"the picker's address is none: {error}") from None
+            self._picker = str(url.copy_with(userinfo=b""))  # the log shall not tell the key
+            headers = {"Authorization": f"Bearer {url.password}"} if url.password else {}
+            self._http = httpx.Client(timeout=PICK_TIMEOUT_S, headers=headers)
         self._clock = clock
         self._silent_until = clock()
         self._has_warned = False
@@ -100,6 +108,8 @@ class Routing:
                 self._has_warned = True
                 is_reply = isinstance(error, httpx.HTTPStatusError)
                 why = f"HTTP {error.response.status_code}" if is_reply else str(error)
+                if why == "HTTP 401":
+                    why += ", it needs its key: http://:KEY@host:port"
                 logger.warning("the picker %s names no server: %s", self._picker, why)
             return {}
 

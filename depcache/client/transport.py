@@ -150,7 +150,8 @@ class DepCacheTransport(httpx.BaseTransport):
              extra `tables`. None: do not look
     sees     what a table that is found sees: "nothing", the tables it has "references" to, or its
              "component", always of those in the prompt
-    picker   address of a `depcache picker`, where a router stands before several servers
+    picker   address of a `depcache picker`, where a router stands before several servers;
+             http://:KEY@host:port where it has a key
     recompute  of facts: a share, 0 to 1, of their tokens that is computed again with full view
              (the first of each row), or a `Recompute`, for models as they come. Rows then stand
              whole. None: nothing is, as models want it that were trained for it

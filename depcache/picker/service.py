@@ -5,12 +5,16 @@ POST /pick     a request as it would go to a server, or {"roots": [keys], "share
                -> {"server": URL, "held": tokens}
 GET  /servers  what is known of each
 GET  /health   200 while some server is alive
+
+Whoever asks can ask for any tenant. So the first two may need a key: even which server is named
+tells whether a tenant's entities are held.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -32,12 +36,20 @@ MAX_SHORT = 64 * 2**10
 """Bytes of a body that is read on the event loop; a longer one goes to a thread."""
 
 
+Answer = Callable[[Request], Awaitable[JSONResponse]]
+
+
 def make_app(
-    listeners: Sequence[Listener], picker: Picker, public_salt: str | None = None
+    listeners: Sequence[Listener],
+    picker: Picker,
+    public_salt: str | None = None,
+    *,
+    key: str | None = None,
 ) -> Starlette:
     """The application. It starts the listeners, and closes them when it ends.
 
     public_salt  the servers' setting: what they hold of it counts for every tenant
+    key          what a request must bring as its bearer token, but for /health; None: nothing
     """
 
     @asynccontextmanager
@@ -74,11 +86,26 @@ def make_app(
         return JSONResponse({"alive": is_alive}, 200 if is_alive else 503)
 
     routes = [
-        Route("/pick", pick, methods=["POST"]),
-        Route("/servers", servers),
+        Route("/pick", _for_holders(key, pick), methods=["POST"]),
+        Route("/servers", _for_holders(key, servers)),
         Route("/health", health),
     ]
     return Starlette(routes=routes, lifespan=listening)
+
+
+def _for_holders(key: str | None, answer: Answer) -> Answer:
+    """`answer`, for who brings the key, if there is one; HTTP 401 for everybody else."""
+    if key is None:
+        return answer
+    expected = key.encode()
+
+    async def check(request: Request) -> JSONResponse:
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not secrets.compare_digest(given.encode(), expected):
+            return _error(401, "the picker needs its key: send Authorization: Bearer KEY")
+        return await answer(request)
+
+    return check
 
 
 def _read_roots(content: bytearray, public_salt: str | None) -> tuple[list[str], list[str]]:

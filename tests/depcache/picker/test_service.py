@@ -61,10 +61,12 @@ def servers() -> list[Server]:
 
 
 @contextmanager
-def serving(servers: list[Server], public_salt: str | None = None) -> Iterator[httpx.Client]:
+def serving(
+    servers: list[Server], public_salt: str | None = None, key: str | None = None
+) -> Iterator[httpx.Client]:
     """The application on a port of its own."""
     listeners: Any = servers
-    app = make_app(listeners, Picker(listeners), public_salt)
+    app = make_app(listeners, Picker(listeners), public_salt, key=key)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -112,6 +114,47 @@ def test_a_request_or_its_roots_are_asked_about(servers: list[Server]) -> None:
         assert client.get("/servers").json()[1] == {"url": "http://two", "alive": True}
         assert client.get("/health").status_code == 200
     assert servers[0].calls == ["start", "close"]
+
+
+KEY = "p/ckers: key"
+
+
+@pytest.mark.parametrize("given", [None, "", KEY, "Basic " + KEY, "Bearer", "Bearer " + KEY[:-1]])
+def test_without_its_key_a_picker_tells_nothing_of_any_tenant(
+    servers: list[Server], given: str | None
+) -> None:
+    headers = {} if given is None else {"Authorization": given}
+    with serving(servers, key=KEY) as client:
+        for asked in (chat("Ada"), {"roots": list(root_keys(chat("Ada", cache_salt="acme")))}):
+            reply = client.post("/pick", json=asked, headers=headers)
+            assert reply.status_code == 401
+            assert set(reply.json()) == {"error"} and "http://" not in reply.text
+        reply = client.get("/servers", headers=headers)
+        assert reply.status_code == 401 and "http://" not in reply.text
+        assert client.get("/health", headers=headers).status_code == 200
+
+
+def test_with_its_key_a_picker_answers(servers: list[Server]) -> None:
+    headers = {"Authorization": f"bearer {KEY}"}
+    with serving(servers, key=KEY) as client:
+        reply = client.post("/pick", json=chat("Ada"), headers=headers)
+        assert reply.json() == {"server": "http://two", "held": 7}
+        assert len(client.get("/servers", headers=headers).json()) == 2
+
+
+def test_clients_have_the_key_in_the_address(
+    servers: list[Server], caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(servers, key=KEY) as client:
+        port = client.base_url.port
+        with_key = Routing(f"http://:p%2Fckers%3A%20key@127.0.0.1:{port}")
+        assert with_key.headers_of(chat("Ada")) == {HEADER: ServerKeys().key_of("http://two")}
+        assert not caplog.records
+        other = Routing(f"http://:another@127.0.0.1:{port}/")
+        assert other.headers_of(chat("Ada")) == Routing().headers_of(chat("Ada"))
+    assert "HTTP 401, it needs its key" in caplog.text and "another" not in caplog.text
+    for each in (with_key, other):
+        each.close()
 
 
 def test_without_a_server_it_says_so(servers: list[Server]) -> None:
@@ -224,8 +267,9 @@ def test_a_picker_that_is_gone_costs_no_request(caplog: pytest.LogCaptureFixture
     assert set(routing.headers_of(chat("Ada"))) == {HEADER}
     assert sum("names no server" in each.message for each in caplog.records) == 1
     routing.close()
-    with pytest.raises(ConfigError, match="no address"):
-        Routing("ftp://x")
+    for wrong in ("ftp://x", "http://one:x", "http://o\x07ne"):
+        with pytest.raises(ConfigError, match=r"no address|address is none"):
+            Routing(wrong)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
