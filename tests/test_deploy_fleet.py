@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,38 @@ def test_compose_files_are_valid_for_the_schema_of_compose(file: Path) -> None:
 @pytest.mark.parametrize("name", KUSTOMIZATION["resources"])
 def test_manifests_are_valid_for_the_schemas_of_kubernetes(name: str) -> None:
     run("kubernetes-validate", "--strict", str(KUBERNETES / name))
+
+
+def test_what_the_kustomization_makes_is_whole_and_valid(tmp_path: Path) -> None:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("there is no kubectl here")
+    command = [kubectl, "kustomize", str(KUBERNETES)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    file = tmp_path / "made.yaml"
+    file.write_text(done.stdout, encoding="utf-8")
+    run("kubernetes-validate", "--strict", str(file))
+
+    made = list(yaml.safe_load_all(done.stdout))
+    written = sorted((each["kind"], each["metadata"]["name"]) for each in manifests())
+    found = sorted((each["kind"], each["metadata"]["name"]) for each in made)
+    (model,) = [name for kind, name in found if name.startswith("model-")]
+    assert found == sorted([*written, ("ConfigMap", model)])
+    assert {each["metadata"].get("namespace", "depcache") for each in made} == {"depcache"}
+    for each in made:
+        if each["kind"] not in ("Deployment", "StatefulSet"):
+            continue
+        pod = each["spec"]["template"]["spec"]
+        (only,) = pod["containers"]
+        assert re.search(r":v?\d+\.\d+\.\d+$", only["image"])
+        named = [source["configMapRef"]["name"] for source in only.get("envFrom", ())]
+        named += [
+            volume["configMap"]["name"]
+            for volume in pod.get("volumes", ())
+            if "configMap" in volume
+        ]
+        assert {("ConfigMap", name) for name in named} <= set(found)
 
 
 def test_every_service_is_pinned_watched_and_for_this_machine_only() -> None:
