@@ -6,6 +6,16 @@ equal keys to the same server. A prompt has several entities, and only one of th
 Here it is the one that this client has met least often: popular entities come to be cached on all
 servers, rare ones on one each, and the load is even. The key says nothing else: it is a digest.
 
+Rendezvous hashing by the votes of all roots needs the list of servers in every client, and a router
+that takes a server's name. In a simulation (4 servers with room for 150 of 2,000 entities, drawn by
+Zipf's law, 2,500 requests behind 1,500) it is not worth that. Entities found, and the load of the
+busiest server by the mean:
+
+    entities a request   random          votes           the rarest
+    1                    56.2 %, 1.01    78.8 %, 1.51    78.8 %, 1.51
+    3                    55.5 %, 1.01    59.9 %, 1.23    61.2 %, 1.02
+    10                   52.0 %, 1.01    53.4 %, 1.60    52.5 %, 1.04
+
 Where there is a picker (`depcache.picker`), which knows what each server holds, it is asked first.
 It names a server, and a router that hashes keys takes no names. But it says which server answered:
 so keys that lead to a server are found by trying, and only the first requests go astray.
