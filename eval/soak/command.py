@@ -106,20 +106,20 @@ def make_plan(
 ) -> dict[str, float]:
     """Seconds of traffic of each phase, so that all takes about so long.
 
-    The other phases have their shares, from LEAST_S to MOST_S; the storm has what is left.
+    The other phases have their shares, from LEAST_S to MOST_S; the storm has what is left. Without
+    the storm they have all of it, in the same proportions.
     """
     phases = only or [phase for phase in PHASES if phase != ROUTED or has_smg]
     total = minutes * 60
-    seconds = {
-        phase: max(LEAST_S[phase], min(MOST_S, total * SHARES[phase]))
-        for phase in phases
-        if phase != "storm"
-    }
-    if "storm" in phases:
-        starts = sum(NUM_STARTS[phase] for phase in phases) * START_S
-        left = total - sum(seconds.values()) - starts
-        seconds["storm"] = max(left, STORM_SHARE * total)
-    return seconds
+    starts = sum(NUM_STARTS[phase] for phase in phases) * START_S
+    others = [phase for phase in phases if phase != "storm"]
+    if others == list(phases):
+        whole = sum(SHARES[phase] for phase in others)
+        parts = {phase: (total - starts) * SHARES[phase] / whole for phase in others}
+        return {phase: max(LEAST_S[phase], part) for phase, part in parts.items()}
+    seconds = {phase: max(LEAST_S[phase], min(MOST_S, total * SHARES[phase])) for phase in others}
+    left = total - sum(seconds.values()) - starts
+    return seconds | {"storm": max(left, STORM_SHARE * total)}
 
 
 async def _soak(

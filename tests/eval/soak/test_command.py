@@ -59,6 +59,14 @@ def test_a_plan_takes_about_the_minutes_and_the_storm_most_of_them() -> None:
     assert set(ON_MAIN) < set(PHASES)
 
 
+def test_phases_without_the_storm_have_all_of_the_minutes() -> None:
+    assert make_plan(15, [ROUTED]) == {ROUTED: pytest.approx(840)}
+    assert make_plan(1, [ROUTED]) == {ROUTED: 60}
+    seconds = make_plan(30, ["kills", "stalls"])
+    assert sum(seconds.values()) == pytest.approx(30 * 60 - 90)
+    assert seconds["stalls"] == pytest.approx(2 * seconds["kills"])
+
+
 @pytest.mark.slow
 @pytest.mark.sglang
 @pytest.mark.timeout(900)
