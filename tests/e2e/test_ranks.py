@@ -15,8 +15,9 @@ import pytest
 
 from tests.e2e import test_fused_by_score as by_score
 from tests.e2e.served import EngineCase, Served
+from tests.e2e.test_pressure import draw_prompt, retractions
 from tests.helpers.engine import reuse_of
-from tests.helpers.prompts import LAYOUTS, Tree, TreePrompt, plain, random_forest, random_tokens
+from tests.helpers.prompts import LAYOUTS, TreePrompt, plain, random_forest, random_tokens
 
 CASE = EngineCase(
     "two-ranks",
@@ -73,17 +74,22 @@ test_scores_are_of_the_heads_of_all_ranks = (
 
 def test_a_pool_that_is_too_small_costs_no_answer(served: Served, rng: random.Random) -> None:
     """Evicted to host memory and loaded from it, retracted, and aborted on the way."""
-    pool: list[Tree] = [random_forest(rng, 1)[0] for _ in range(150)]
+    pool = random_forest(rng, 90)
     system = random_tokens(rng, 10)
-    num_loaded = 0
-    for turn in range(40):
-        prompts = [TreePrompt(system, rng.sample(pool, 4), random_tokens(rng, 5)) for _ in range(4)]
+    num_loaded = num_retracted = 0
+    layouts = set()
+    for turn in range(60):
+        prompts = [draw_prompt(rng, system, pool) for _ in range(6)]
         if turn % 4 == 3:
             _abort_one(served, prompts, f"gone-{turn}")
         else:
-            results = served.ask_together(prompts)
-            num_loaded += sum(each["meta_info"]["depcache"]["loaded"] for each in results)
-    assert num_loaded >= 1000
+            results = served.ask_together(prompts, num_new=24, may_stop=True)
+            layouts |= {prompt.layout for prompt in prompts if not prompt.is_plain}
+            num_retracted += retractions(results)
+            reports = [each["meta_info"].get("depcache", {}) for each in results]
+            num_loaded += sum(report.get("loaded", 0) for report in reports)
+    assert num_loaded >= 1000 and num_retracted > 0
+    assert layouts == set(LAYOUTS)
     state = served.engine.check_conservation()
     assert state["evicted_tokens"] > 0
     for _ in range(2):
