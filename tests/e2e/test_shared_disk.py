@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ class Fleet:
         self._model, self._folder = model, folder
         self._number = 0
 
-    def start(self, stack: ExitStack, num_ranks: int = 1) -> httpx.Client:
+    def start(self, stack: ExitStack, num_ranks: int = 1, **settings: str) -> httpx.Client:
         self._number += 1
         environment = {
             "DEPCACHE_HOST_GB": "0.004",
@@ -38,6 +39,7 @@ class Fleet:
             "DEPCACHE_DISK_FOLDER": str(self._folder / "disk"),
             "DEPCACHE_WRITE_POLICY": "write_through",
             "DEPCACHE_LOAD_POLICY": "always",  # computing a tiny model is faster
+            **settings,
         }
         log = self._folder / f"server-{self._number}.txt"
         flags = ("--max-total-tokens", "4096", "--tp-size", str(num_ranks))
@@ -146,3 +148,37 @@ def test_both_keep_one_limit_and_share_it(fleet: Fleet, stacks: list[ExitStack])
         disk = wait_for(client, lambda disk: disk["used_bytes"] <= disk["limit_bytes"])
         assert disk["used_bytes"] >= 0.4 * DISK_BYTES
     assert disk_of(one)["evicted_tokens"] > 0
+
+
+def complete(client: httpx.Client, prompt: TreePrompt, salt: str) -> dict[str, Any]:
+    """The report on a prompt of a tenant, which only the OpenAI routes have."""
+    body = {"model": "m", "prompt": prompt.tokens, "max_tokens": 2, "temperature": 0}
+    body |= {"custom_params": prompt.params(), "cache_salt": salt}
+    reply = client.post("/v1/completions", json=body)
+    assert reply.status_code == 200, reply.text
+    return reply.json()["metadata"]["depcache"]
+
+
+def test_a_flood_leaves_a_tenants_share_on_the_common_disk(
+    fleet: Fleet, stacks: list[ExitStack]
+) -> None:
+    rng = random.Random(3)
+    shares = json.dumps({"quiet": 0.3})
+    one, other = (fleet.start(stack, DEPCACHE_TENANT_SHARES=shares) for stack in stacks)
+    kept, lost = make_prompt(rng), make_prompt(rng)
+    complete(one, kept, "quiet")
+    complete(one, lost, "nobody")
+    stored = wait_for(one, lambda disk: not disk["waiting_tokens"])
+    wait_for(other, lambda disk: disk["values"] == stored["values"])
+
+    deadline = time.monotonic() + SLOWEST_S
+    for client in (one, other):
+        while disk_of(client)["evicted_tokens"] < DISK_BYTES // 1000:
+            complete(client, make_prompt(rng), "loud")
+            assert time.monotonic() < deadline, disk_of(client)
+    for client in (one, other):
+        assert disk_of(client)["evicted_within_share_tokens"] == 0
+    # The other server has never had them, so they come from the folder or are computed.
+    report = complete(other, kept, "quiet")
+    assert (report["loaded"], report["missed"]) == (kept.num_context, 0)
+    assert complete(other, lost, "nobody")["missed"] > 0

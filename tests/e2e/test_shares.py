@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sglang_patches.requests.tenants import join
 from tests.e2e.served import EngineCase, Served
 from tests.helpers.prompts import TreePrompt, random_forest, random_tokens
 
@@ -56,16 +57,25 @@ def small_prompt(rng: random.Random) -> TreePrompt:
     return TreePrompt(random_tokens(rng, 9), random_forest(rng, 3), random_tokens(rng, 4))
 
 
-def test_a_flood_takes_nothing_of_a_share(served: Served, rng: random.Random) -> None:
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        pytest.param("quiet", id="extra_key"),
+        # As a chat's salt comes to the engine on the OpenAI routes of both releases.
+        pytest.param(join("quiet", None), id="cache_salt"),
+        pytest.param(join("quiet", "a key"), id="both"),
+    ],
+)
+def test_a_flood_takes_nothing_of_a_share(served: Served, rng: random.Random, quiet: str) -> None:
     prompt = small_prompt(rng)
     assert prompt.num_context < 0.45 * POOL_TOKENS / 2
-    first = ask(served, prompt, "quiet")
+    first = ask(served, prompt, quiet)
     assert first["missed"] == prompt.num_context
     flood(served, rng, "loud", 30)
     state = served.engine.cache_state()
     assert state["evicted_within_share_tokens"] == 0, state
     assert state["evicted_tokens"] > 3 * POOL_TOKENS and state["host"]["evicted_tokens"] > 0
-    again = ask(served, prompt, "quiet")
+    again = ask(served, prompt, quiet)
     assert (again["shared"], again["loaded"], again["missed"]) == (prompt.num_context, 0, 0)
     assert state["evicted_within_share_tokens"] == 0
 
