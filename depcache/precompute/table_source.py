@@ -9,7 +9,8 @@ refers to. So an item is not a table but a set of tables, written by what writes
     orders, customers   a set that was asked, and nothing beside it
 
 Closed sets may share a request: together they are as closed. Others may not, where one would see
-what it refers to, so these travel in groups.
+what it refers to, so these travel in groups. Databases may declare a table alike; then the text
+says which tables there are, and the name what one of them refers to.
 """
 
 from __future__ import annotations
@@ -67,7 +68,15 @@ class TableSource(Source):
         from depcache.tables.seen import read_sees
 
         self._catalog = catalog
-        self._named = {table.text: table.name for table in catalog}
+        names_of: dict[str, list[str]] = {}
+        for table in catalog:
+            names_of.setdefault(table.text, []).append(table.name)
+        self._named = {text: names[0] for text, names in names_of.items()}
+        alike = {text: names for text, names in names_of.items() if len(names) > 1}
+        self._alike = {name for names in alike.values() for name in names}
+        self._unlike = {
+            text for text, names in alike.items() if len(set(map(self._texts_seen, names))) > 1
+        }
         self._system = system
         self._sees = read_sees(sees)
         self._fields = dict(fields or {})
@@ -100,7 +109,16 @@ class TableSource(Source):
 
     def find(self, name: str) -> list[Path] | None:
         tables = self._items.get(name)
-        return None if tables is None else [(self._catalog[each].text,) for each in tables]
+        return None if tables is None else [self._path_of(each) for each in tables]
+
+    def _texts_seen(self, table: str) -> frozenset[str]:
+        return frozenset(
+            self._catalog[each].text for each in self._catalog.references.closure([table])
+        )
+
+    def _path_of(self, table: str) -> Path:
+        text = self._catalog[table].text
+        return (text, table) if table in self._alike else (text,)
 
     def piece_of(self, name: str) -> Piece:
         """One table with what it sees in a closed prompt, and with nothing that sees it."""
@@ -111,18 +129,22 @@ class TableSource(Source):
         elif self._sees == "component":
             [component] = [each for each in references.components if name in each]
             seen = component[: component.index(name) + 1]
-        return Piece(name, tuple((self._catalog[each].text,) for each in seen), 0, name)
+        return Piece(name, tuple(map(self._path_of, seen)), 0, name)
 
     def cut(self, name: str, paths: Sequence[Path], max_chars: float) -> list[Piece]:
         """One piece: a table without a part of what it refers to would be another."""
-        num_chars = sum(len(CHUNK_SEPARATOR) + len(text) for path in paths for text in path)
-        alone = name if self._sees == "component" else ""  # more tables would be seen by others
-        return [Piece(name, tuple(paths), num_chars, self._groups.get(name, alone))]
+        num_chars = sum(len(CHUNK_SEPARATOR) + len(path[0]) for path in paths)
+        # With `component` more tables would be seen by others. Two that are written alike are one
+        # row of a prompt, which sees what either refers to.
+        is_alone = self._sees == "component" or any(path[0] in self._unlike for path in paths)
+        group = self._groups.get(name, name if is_alone else "")
+        return [Piece(name, tuple(paths), num_chars, group)]
 
     def make_request(self, paths: Sequence[Path]) -> dict[str, Any]:
         from depcache.tables.render import render_tables  # brings networkx
 
-        names = [self._named[text] for (text,) in dict.fromkeys(paths)]
+        # A path is the text of a table, and its name where another has the same text.
+        names = [path[-1] if len(path) > 1 else self._named[path[0]] for path in paths]
         prompt = render_tables(
             self._catalog,
             names,

@@ -16,6 +16,7 @@ from depcache.precompute import (
     invalidate_tables,
     read_sets,
 )
+from depcache.precompute.settings import QUESTION
 from depcache.tables import Catalog, Table, render_tables
 from tests.depcache.precompute.fake import SYSTEM_LEN, FakeCache, refused
 
@@ -96,6 +97,44 @@ def test_a_request_is_what_a_question_is() -> None:
     assert body["cache_salt"] == "tenant"
     assert body["messages"] == asked.messages
     assert body["custom_params"] == asked.extra_body["custom_params"]
+
+
+def test_a_table_that_two_databases_declare_alike_is_seen_by_those_of_both() -> None:
+    people = "TABLE people"
+    catalog = Catalog(
+        [
+            Table("zoo.people", people),
+            Table("shop.people", people),
+            Table("shop.orders", "TABLE orders", ("shop.people",)),
+            Table("zoo.tickets", "TABLE tickets", ("zoo.people",)),
+        ]
+    )
+    source = TableSource(catalog)
+    for name in ("shop.orders", "zoo.tickets"):
+        paths = source.find(name)
+        assert paths is not None
+        asked = render_tables(catalog, [name], QUESTION)
+        assert source.make_request(paths)["custom_params"] == asked.extra_body["custom_params"]
+        assert asked.extra_body["custom_params"]["depcache_outline"]["sees"] == [[], [0]]
+    server = FakeCache()
+    assert compute(server, catalog).num_computed == 4
+    assert len(server.sent) == 1
+
+
+def test_tables_that_are_written_alike_and_see_others_are_never_one_row() -> None:
+    catalog = Catalog(
+        [
+            Table("zoo.people", "TABLE people", ("zoo.towns",)),
+            Table("zoo.towns", "TABLE towns"),
+            Table("shop.people", "TABLE people", ("shop.streets",)),
+            Table("shop.streets", "TABLE streets"),
+        ]
+    )
+    server = FakeCache()
+    compute(server, catalog)
+    sent = [set(names) for names in requests(server)]
+    assert {"people", "towns"} in sent and {"people", "streets"} in sent
+    assert not any({"towns", "streets", "people"} <= names for names in sent)
 
 
 def test_a_changed_table_and_what_refers_to_it_is_computed_again(tmp_path: Path) -> None:
