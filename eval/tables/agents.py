@@ -91,7 +91,7 @@ def simulate_agents(
             runs.append((together["context"] / num, first, behind))
         rows.append(
             {
-                "workload": name,
+                "set": name,
                 "calls": len(INSTRUCTIONS),
                 "context": round(sum(run[0] for run in runs) / len(runs), 1),
                 "instructions": told,

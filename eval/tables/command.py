@@ -8,7 +8,11 @@ asked; and tables that are computed once. Then the same of agents, which ask sev
 same tables (`eval.tables.agents`), and of prompts that hold some columns of each table
 (`eval.tables.wide`). No model answers anything.
 
-    --quick    100 questions of each workload and one order of them instead of three
+    --join     takes finished reports of `eval serve`, `eval policy`, and the last two below, into
+               the same file (`eval.tables.joined`)
+    --quick    100 questions of each workload and one order of them instead of three; and a few on
+               real servers, replayed, and ahead (`eval.tables.parts`); answers too with --models
+    --tokens   only counting
     --ahead    only a real server, which computes the tables of BIRD ahead (`eval.tables.ahead`)
     --answers  only whether answers are right, by what a table sees (`eval.tables.answers`):
                `--models` names what `python -m models.tiny.train_tables` has written
@@ -31,6 +35,8 @@ from eval.tables.agents import simulate_agents
 from eval.tables.agreement import measure_agreement
 from eval.tables.ahead import measure_ahead
 from eval.tables.answers import MADE_UP, SETS, make_set, measure_answers
+from eval.tables.joined import join_reports
+from eval.tables.parts import make_commands, run_parts
 from eval.tables.sets import read_sql_set
 from eval.tables.simulate import SYSTEMS, simulate
 from eval.tables.wide import SYSTEMS as WIDE_SYSTEMS
@@ -48,8 +54,10 @@ CHARS_PER_TOKEN = 3.6
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the subcommand."""
-    add_output(parser, quick="100 questions of each workload, one order")
+    add_output(parser, quick="few questions, and all parts that take minutes")
     parser.add_argument("--data", type=Path, help="folder with NAME_schemas.jsonl, or above it")
+    parser.add_argument("--join", type=Path, nargs="+", default=[], help="finished reports")
+    parser.add_argument("--tokens", action="store_true", help="only counting, without a server")
     parser.add_argument("--ahead", action="store_true", help="only tables computed ahead, served")
     parser.add_argument("--answers", action="store_true", help="only whether answers are right")
     parser.add_argument("--models", type=Path, help="for --answers: folder of the models")
@@ -59,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--questions", type=int, default=400, help="for --answers, of each set (default 400)"
     )
-    what = "for --ahead: a folder, depcache-tiny, or random weights: 30m, 125m"
+    what = "of real servers: a folder, depcache-tiny, or random weights: 30m, 125m"
     parser.add_argument("--model", default="30m", help=what)
 
 
@@ -72,14 +80,21 @@ def run(args: argparse.Namespace) -> int:
     started = time.perf_counter()
     if args.ahead:
         return _run_ahead(args, started)
+    joined = join_reports(args.join, args.data)
+    if args.quick and not args.tokens:
+        with tempfile.TemporaryDirectory() as folder:
+            commands = make_commands(args.data, args.model, Path(folder), args.models)
+            joined = join_reports([*args.join, *run_parts(commands)], args.data)
     open_set = cache(lambda name: read_sql_set(args.data, name))
-    rows = simulate(open_set, num_tokens, quick=args.quick)
-    print(to_text(rows), file=sys.stderr)
+    found = simulate(open_set, num_tokens, quick=args.quick)
+    print(to_text(found.tokens), file=sys.stderr)
     agents = simulate_agents(open_set, num_tokens, quick=args.quick)
     print(agents_to_text(agents), file=sys.stderr)
     wide = simulate_wide(open_set, num_tokens, quick=args.quick)
     print(wide_to_text(wide), file=sys.stderr)
-    report = {"better": "lower", "tokens": rows, "agents": agents, "wide": wide}
+    print("\n".join([served_to_text(joined["tokens"]), *joined["notes"]]), file=sys.stderr)
+    joined["tokens"] = [*found.tokens, *joined["tokens"]]
+    report = {"better": "lower", "sets": found.sets, **joined, "agents": agents, "wide": wide}
     report |= {"characters_per_token": CHARS_PER_TOKEN}
     write_report(report | about(args, time.perf_counter() - started), args.json)
     return 0
@@ -164,19 +179,33 @@ def num_tokens(text: str) -> int:
 
 def to_text(rows: list[dict[str, Any]]) -> str:
     """The tokens to compute for a question, task included, as a table."""
-    return _to_text("tokens a question", [(row["workload"], row["prefill"]) for row in rows])
+    cells: dict[str, dict[str, float]] = {}
+    for row in rows:
+        cells.setdefault(row["set"], {})[row["system"]] = row["prefill"]
+    return _to_text("tokens a question", list(cells.items()))
+
+
+def served_to_text(rows: list[dict[str, Any]]) -> str:
+    """What is counted of a stream beside what the servers said, as a table; "" for no rows."""
+    names = ("prefill", "by_token", "served")
+    lines = [" ".join(["tokens a question".ljust(48), *(f"{name:>10}" for name in names), "off"])]
+    for row in rows:
+        cells = (f"{row[name]:10,.0f}" for name in names)
+        said = f"{row['set']}, {row['system']}, {row['phase']}"
+        lines.append(" ".join([said.ljust(48), *cells, f"{row['off']:+.1%}"]))
+    return "\n".join(lines) if rows else ""
 
 
 def agents_to_text(rows: list[dict[str, Any]]) -> str:
     """The tokens to compute for all calls about a question, as a table."""
     places = ("instructions_first", "tables_first")
-    cells = [(f"{row['workload']}, {place}", row[place]) for row in rows for place in places]
+    cells = [(f"{row['set']}, {place}", row[place]) for row in rows for place in places]
     return _to_text("agents, tokens a question", cells)
 
 
 def wide_to_text(rows: list[dict[str, Any]]) -> str:
     """The tokens of the tables to compute for a question, as a table."""
-    cells = [(row["workload"] + ", wide" * row["wide"], row["computed"]) for row in rows]
+    cells = [(row["set"] + ", wide" * row["wide"], row["computed"]) for row in rows]
     return _to_text("some columns, tokens a question", cells, WIDE_SYSTEMS)
 
 

@@ -21,21 +21,25 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from depcache.tables.catalog import Catalog
 from eval.tables.prompts import choose, read_form
 from eval.tables.sets import SqlSet
 
 TASK_WORDS_TOKENS = 12
 """What a chat template writes around a question."""
 FORMS = (
-    *("whole:spider", "linked:spider", "whole:bird", "linked:bird", "linked:bird:closed"),
-    *("lake:sql:6", "lake:sql:6:closed", "lake:sql:12"),
+    *("whole:spider", "linked:spider", "linked:spider:closed"),
+    *("whole:bird", "linked:bird", "linked:bird:closed"),
+    *("lake:sql:6", "lake:sql:6:closed", "lake:sql:12", "lake:sql:12:closed"),
 )
 SEEDS = (0, 1, 2)
 NUM_QUICK = 100
 
 Prompts = Sequence[tuple[str, ...]]
+Order = Callable[[tuple[str, ...]], Sequence[str]]
+"""The tables of a prompt in the order in which they stand there."""
 
 
 class _Needed:
@@ -59,14 +63,12 @@ def count(
     rng   shuffles the tables of each prompt, for `as they come`
     """
     orders = _orders(data, prompts, rng)
-    counts = {name: _count_prefix(prompts, lens, order) for name, order in orders.items()}
+    counts = {name: count_prefix(prompts, lens, order) for name, order in orders.items()}
     counts["context"] = sum(lens[table] for prompt in prompts for table in prompt)
-    return counts | _count_sets(data, prompts, lens) | {"ahead": 0}
+    return counts | count_sets(data.catalog, prompts, lens) | {"ahead": 0}
 
 
-def _orders(
-    data: SqlSet, prompts: Prompts, rng: random.Random
-) -> dict[str, Callable[[tuple[str, ...]], list[str]]]:
+def _orders(data: SqlSet, prompts: Prompts, rng: random.Random) -> dict[str, Order]:
     asked = Counter(table for prompt in prompts for table in prompt)
     return {
         "as they come": lambda prompt: rng.sample(prompt, len(prompt)),
@@ -75,9 +77,8 @@ def _orders(
     }
 
 
-def _count_prefix(
-    prompts: Prompts, lens: Mapping[str, int], order: Callable[[tuple[str, ...]], list[str]]
-) -> int:
+def count_prefix(prompts: Prompts, lens: Mapping[str, int], order: Order) -> int:
+    """Context tokens that all prompts together compute with a prefix cache."""
     needed, computed = _Needed(), 0
     for prompt in prompts:
         way: tuple[str, ...] = ()
@@ -87,9 +88,10 @@ def _count_prefix(
     return computed
 
 
-def _count_sets(data: SqlSet, prompts: Prompts, lens: Mapping[str, int]) -> dict[str, int]:
-    references = data.catalog.references
-    above = {name: set(references.closure([name])) - {name} for name in data.catalog.names}
+def count_sets(catalog: Catalog, prompts: Prompts, lens: Mapping[str, int]) -> dict[str, int]:
+    """The same where KV is decided by a set of tables, by system."""
+    references = catalog.references
+    above = {name: set(references.closure([name])) - {name} for name in catalog.names}
     component = {name: each for each in references.components for name in each}
     names = ("alone", "component", "chain", "references", "references ahead")
     needed = {name: _Needed() for name in names}
@@ -129,42 +131,60 @@ def describe(data: SqlSet, prompts: Prompts) -> dict[str, float]:
     }
 
 
+class Simulated(NamedTuple):
+    """What was counted, means over `SEEDS`.
+
+    sets    a row for each of `FORMS`: what its prompts are like, `task` and `context` in tokens
+    tokens  a row for each of these and each of `SYSTEMS`, in tokens a question: `computed` of the
+            `context`, and `prefill`, which is those and the task
+    """
+
+    sets: list[dict[str, Any]]
+    tokens: list[dict[str, Any]]
+
+
 def simulate(
     open_set: Callable[[str], SqlSet], num_tokens: Callable[[str], int], *, quick: bool = False
-) -> list[dict[str, Any]]:
-    """A row for each of `FORMS`: means over `SEEDS`, one seed and fewer questions if `quick`.
-
-    computed  context tokens a question, by system
-    prefill   those and the task, by system
-    """
-    rows: list[dict[str, Any]] = []
+) -> Simulated:
+    """Count `FORMS`; one seed and fewer questions if `quick`."""
+    found = Simulated([], [])
     for name in FORMS:
-        form = read_form(name)
-        data = open_set(form.set_name)
-        lens = {table.name: num_tokens(table.text) for table in data.catalog}
-        runs: list[dict[str, float]] = []
-        for seed in SEEDS[:1] if quick else SEEDS:
-            rng = random.Random(seed)
-            questions = rng.sample(data.questions, len(data.questions))
-            questions = questions[:NUM_QUICK] if quick else questions
-            prompts = [choose(data, question, form, rng) for question in questions]
-            num = len(questions)
-            task = sum(num_tokens(each.text) + TASK_WORDS_TOKENS for each in questions) / num
-            found = {key: value / num for key, value in count(data, prompts, lens, rng).items()}
-            runs.append({"questions": num, "task": task, **describe(data, prompts), **found})
-        rows.append({"workload": name, **_mean(runs)})
-    return rows
+        mean = _count_form(open_set, num_tokens, name, quick=quick)
+        computed = {system: mean.pop(system) for system in SYSTEMS}
+        found.sets.append({"set": name, **{key: round(value, 2) for key, value in mean.items()}})
+        found.tokens.extend(
+            {
+                "set": name,
+                "system": system,
+                "computed": round(tokens, 1),
+                "context": round(mean["context"], 1),
+                "prefill": round(tokens + mean["task"], 1),
+            }
+            for system, tokens in computed.items()
+        )
+    return found
+
+
+def _count_form(
+    open_set: Callable[[str], SqlSet], num_tokens: Callable[[str], int], name: str, *, quick: bool
+) -> dict[str, float]:
+    form = read_form(name)
+    data = open_set(form.set_name)
+    lens = {table.name: num_tokens(table.text) for table in data.catalog}
+    runs: list[dict[str, float]] = []
+    for seed in SEEDS[:1] if quick else SEEDS:
+        rng = random.Random(seed)
+        questions = rng.sample(data.questions, len(data.questions))
+        questions = questions[:NUM_QUICK] if quick else questions
+        prompts = [choose(data, question, form, rng) for question in questions]
+        num = len(questions)
+        task = sum(num_tokens(each.text) + TASK_WORDS_TOKENS for each in questions) / num
+        found = {key: value / num for key, value in count(data, prompts, lens, rng).items()}
+        runs.append({"questions": num, "task": task, **describe(data, prompts), **found})
+    return {key: sum(run[key] for run in runs) / len(runs) for key in runs[0]}
 
 
 SYSTEMS = (
     *("as they come", "declared", "most asked", "alone", "component", "chain", "references"),
     *("references ahead", "ahead"),
 )
-
-
-def _mean(runs: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    mean = {key: sum(run[key] for run in runs) / len(runs) for key in runs[0]}
-    computed = {name: round(mean.pop(name), 1) for name in SYSTEMS}
-    prefill = {name: round(tokens + mean["task"], 1) for name, tokens in computed.items()}
-    said = {key: round(value, 2) for key, value in mean.items()}
-    return {**said, "computed": computed, "prefill": prefill}

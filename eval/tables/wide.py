@@ -180,7 +180,7 @@ def simulate_wide(
         ]
         for is_wide, counts in zip((False, True), zip(*runs, strict=True), strict=True):
             mean = _mean([each.per_prompt() for each in counts])
-            rows.append({"workload": name, "wide": is_wide, **mean})
+            rows.append({"set": name, "wide": is_wide, **mean})
     return rows
 
 

@@ -40,7 +40,7 @@ def test_each_kind_of_call_computes_its_tables_unless_they_stand_in_front(
     open_set, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agents, "FORMS", ("whole:bird", "whole:bird:closed"))
-    rows = {row["workload"]: row for row in simulate_agents(open_set, lambda text: 100, quick=True)}
+    rows = {row["set"]: row for row in simulate_agents(open_set, lambda text: 100, quick=True)}
     told, task = 100 * len(INSTRUCTIONS), len(INSTRUCTIONS) * (100 + TASK_WORDS_TOKENS)
     closed = rows["whole:bird:closed"]
     assert closed["instructions"] == told and closed["calls"] == 3

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -21,20 +22,28 @@ def test_a_report_has_the_tokens_of_every_workload(
     for name in ("spider", "bird"):
         write_set(tmp_path, name)
     file = tmp_path / "report.json"
-    assert main(["tables", "--quick", "--data", str(tmp_path), "--json", str(file)]) == 0
-    rows = {row["workload"]: row for row in json.loads(file.read_text())["tokens"]}
-    assert list(rows) == list(FORMS)
-    for row in rows.values():
-        assert tuple(row["computed"]) == tuple(row["prefill"]) == SYSTEMS
-        for name in SYSTEMS:
-            assert row["prefill"][name] == pytest.approx(row["computed"][name] + row["task"], abs=1)
-            assert 0 <= row["computed"][name] <= row["context"] + 0.1
+    words = ["tables", "--quick", "--tokens", "--data", str(tmp_path), "--json", str(file)]
+    assert main(words) == 0
+    report = json.loads(file.read_text())
+    sets = {row["set"]: row for row in report["sets"]}
+    assert list(sets) == list(FORMS)
+    rows = report["tokens"]
+    assert [(row["set"], row["system"]) for row in rows] == list(product(FORMS, SYSTEMS))
+    for row in rows:
+        assert set(row) == {"set", "system", "computed", "context", "prefill"}
+        task = sets[row["set"]]["task"]
+        assert row["prefill"] == pytest.approx(row["computed"] + task, abs=1)
+        assert row["context"] == pytest.approx(sets[row["set"]]["context"], abs=0.1)
+        assert 0 <= row["computed"] <= row["context"] + 0.1
+    # What nobody measured is empty, not missing.
+    assert report["ttft"] == report["quality"] == report["rerank"] == []
+    assert report["ratios"] == {}
     agents = json.loads(file.read_text())["agents"]
-    assert [row["workload"] for row in agents] == list(AGENT_FORMS)
+    assert [row["set"] for row in agents] == list(AGENT_FORMS)
     for row in agents:
         assert all(row["tables_first"][name] > row["instructions"] for name in SYSTEMS)
     wide = json.loads(file.read_text())["wide"]
-    assert [row["workload"] for row in wide if row["wide"]] == list(WORKLOADS)
+    assert [row["set"] for row in wide if row["wide"]] == list(WORKLOADS)
     told = capsys.readouterr().err
     assert "lake:sql:12, tables_first" in told and "lake:sql:12, wide" in told
 
