@@ -149,12 +149,25 @@ class JoinedPrompt(TreePrompt):
 
 
 def random_schema(rng: random.Random, num_tables: int, num_begin: int = 2) -> list[Table]:
-    """Tables that begin alike, each seeing what it refers to, directly or not: joins, diamonds."""
+    """Tables that begin alike, each seeing what it refers to: joins, diamonds, and units.
+
+    A unit is of tables that refer to each other: each sees those of it that stand before it, and
+    what any of them refers to; others see all of it.
+    """
     begin = random_tokens(rng, num_begin)
-    closures: list[frozenset[int]] = []
+    units: list[list[int]] = []
     for table in range(num_tables):
-        refers = rng.sample(range(table), min(table, rng.choice([0, 0, 1, 2, 2, 3])))
-        closures.append(frozenset(refers).union(*(closures[other] for other in refers)))
+        if units and rng.random() < 0.2:
+            units[-1].append(table)
+        else:
+            units.append([table])
+    seen_with: list[frozenset[int]] = []  # of each unit: it and what it sees
+    closures: list[frozenset[int]] = []
+    for number, unit in enumerate(units):
+        refers = rng.sample(range(number), min(number, rng.choice([0, 0, 1, 2, 2, 3])))
+        above = frozenset[int]().union(*(seen_with[other] for other in refers))
+        closures += [above.union(unit[:place]) for place in range(len(unit))]
+        seen_with.append(above.union(unit))
     # What differs comes behind, so that no table is the beginning of another.
     return [
         ([*begin, 100 + table, *random_tokens(rng, rng.randrange(0, 5))], closure)
