@@ -144,7 +144,7 @@ class TableSource(Source):
         from depcache.tables.render import render_tables  # brings networkx
 
         # A path is the text of a table, and its name where another has the same text.
-        names = [path[-1] if len(path) > 1 else self._named[path[0]] for path in paths]
+        names = [name[0] if name else self._named[text] for text, *name in paths]
         prompt = render_tables(
             self._catalog,
             names,

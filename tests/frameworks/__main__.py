@@ -43,7 +43,9 @@ class Framework:
 
     hook       how DepCache comes in, for the table
     user_lines lines that a user adds
-    rows       rows of facts that each prompt has at least, by the name the program tells
+    rows       rows of facts, or tables, that each prompt has at least, by the name the program
+               tells
+    extra      of DepCache, in the environment
     """
 
     program: str
@@ -52,6 +54,7 @@ class Framework:
     hook: str
     rows: dict[str, int]
     user_lines: int = 1
+    extra: str = ""
 
 
 FRAMEWORKS = {
@@ -97,6 +100,23 @@ FRAMEWORKS = {
         'depcache.install("cognee")',
         {"cognee": 7},
     ),
+    "langchain-tables": Framework(
+        "langchain_tables_program.py",
+        ("langchain-openai==1.7.4", "langchain-community==0.4.2"),
+        ("langchain-openai", "langchain-community"),
+        'ChatOpenAI(..., **depcache.clients("langchain", tables="ddl"))',
+        {"LangChain, SQLDatabase": 4},
+        extra="tables",
+    ),
+    "llamaindex-tables": Framework(
+        "llamaindex_tables_program.py",
+        ("llama-index-core==0.14.25", "llama-index-llms-openai-like==0.8.1"),
+        ("llama-index-core",),
+        'OpenAILike(..., **depcache.clients("llamaindex", tables=catalog))',
+        {"LlamaIndex, SQLDatabase": 4},
+        user_lines=2,
+        extra="tables",
+    ),
 }
 
 
@@ -107,6 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--only", nargs="+", choices=FRAMEWORKS, default=list(FRAMEWORKS))
     add("--folder", type=Path, default=ROOT / ".frameworks", help="where environments are kept")
     add("--json", type=Path, help="file for the table")
+    add("--record", type=Path, help="file for the prompts about tables, as they were written")
     args = parser.parse_args(argv)
     args.command = "make test-frameworks"
     started = time.monotonic()
@@ -132,6 +153,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                     rows.append({**row, "versions": versions[name]})
                     faults += wrong
     _show(rows)
+    if args.record is not None:
+        record(ours, versions, args.record)
     for fault in faults:
         _say(f"FAULT {fault}")
     write_report({"rows": rows, "manifest": about(args, time.monotonic() - started)}, args.json)
@@ -149,7 +172,8 @@ def make_environment(folder: Path, framework: Framework) -> Path:
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         subprocess.run([*pip, *framework.packages], check=True, env=alone)
-        subprocess.run([*pip, str(ROOT)], check=True, env=alone)
+        ours = f"{ROOT}[{framework.extra}]" if framework.extra else str(ROOT)
+        subprocess.run([*pip, ours], check=True, env=alone)
         done.write_text(wanted)
     return python
 
@@ -186,7 +210,7 @@ def compare(
 ) -> tuple[dict[str, Any], list[str]]:
     """A row of the table, and what is wrong in it."""
     said, plain = ours[name, calls], stock.get((name, calls), [])
-    found = [len(depcache.recognise(each["messages"]).rows) for each in said]
+    found = [_num_rows(each) for each in said]
     row: dict[str, Any] = {
         "name": name,
         "calls": calls,
@@ -212,6 +236,29 @@ def compare(
     if not faults and shares["depcache"] < shares["sglang"]:
         faults.append(f"{name} ({calls}): reuse is {shares}")
     return row, faults
+
+
+def _num_rows(said: dict[str, Any]) -> int:
+    """Tables that the server was told of, or rows of facts where there are none."""
+    tables = (said["report"] or {}).get("tables")
+    return tables["found"] if tables else len(depcache.recognise(said["messages"]).rows)
+
+
+def record(ours: Said, versions: dict[str, dict[str, str]], file: Path) -> None:
+    """Write what the frameworks wrote about tables: the prompts of each, by what it is called."""
+    told = {
+        row: {"versions": versions[name], "prompts": [_text_of(each) for each in ours[row, "sync"]]}
+        for name, framework in FRAMEWORKS.items()
+        if framework.extra == "tables" and name in versions
+        for row in framework.rows
+        if (row, "sync") in ours
+    }
+    file.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _text_of(said: dict[str, Any]) -> str:
+    """All messages of a chat; those of the frameworks that write SQL are one."""
+    return "\n".join(str(each["content"]) for each in said["messages"])
 
 
 def _reused(said: dict[str, Any]) -> float | None:

@@ -14,6 +14,7 @@ from jsonschema import validate
 
 from depcache.tables import Catalog
 from tests.depcache.tables.shop import REFERENCES, SQL, make_json, make_sql, make_sqlite
+from tests.helpers.json_keys import documented_keys, keys_of
 
 pytest.importorskip("sqlglot", reason="needs the extra `tables`")
 pytest.importorskip("sqlalchemy", reason="needs the extra `tables`")
@@ -63,6 +64,13 @@ FOUND = record(
     unmatched=array(record(start=COUNT, stop=COUNT, reason=TEXT)),
     reason=TEXT,
 )
+
+
+@pytest.mark.parametrize(
+    ("command", "schema"), [("load", LOADED), ("show", SHOWN), ("find", FOUND)]
+)
+def test_the_docs_have_every_key_of_json(command: str, schema: dict) -> None:
+    assert documented_keys(command) == keys_of(schema)
 
 
 @pytest.fixture

@@ -9,7 +9,9 @@ import pytest
 from jsonschema import validate
 
 from depcache.cli import tables_ahead as command
+from depcache.precompute import PrecomputeReport
 from tests.depcache.precompute.fake import FakeCache, refused
+from tests.helpers.json_keys import documented_keys, keys_of
 
 pytest.importorskip("sqlglot", reason="needs the extra `tables`")
 
@@ -53,6 +55,12 @@ INVALIDATED = {
     "additionalProperties": False,
 }
 INVALIDATED["required"] = list(INVALIDATED["properties"])
+
+
+def test_the_docs_have_every_key_of_json() -> None:
+    assert documented_keys("invalidate") == keys_of(INVALIDATED)
+    report = PrecomputeReport("tables").to_json()
+    assert documented_keys("precompute") == {*report, *PRECOMPUTED["properties"]}
 
 
 @pytest.fixture

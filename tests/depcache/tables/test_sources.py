@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from depcache.errors import DepCacheError, PromptError
-from depcache.tables import Catalog, load
+from depcache.tables import Catalog, Table, load
 from tests.depcache.tables.shop import REFERENCES, make_json, make_sql, make_sqlite
 
 pytest.importorskip("sqlglot", reason="needs the extra `tables`")
@@ -57,6 +57,32 @@ def test_names_choose_tables(tmp_path: Path) -> None:
     assert load(source, include=["album"]).catalog.references.unknown == (("album", "artist"),)
     with pytest.raises(PromptError, match="no table that is wanted"):
         load(source, include=["none"])
+
+
+def test_tables_of_one_name_in_two_schemas_are_two_or_it_is_said(tmp_path: Path) -> None:
+    source = tmp_path / "two.sql"
+    orders = "CREATE TABLE {}orders (id INT PRIMARY KEY, {} INT REFERENCES {}{});"
+    shop = f"CREATE TABLE shop.buyers (id INT);{orders.format('shop.', 'buyer', 'shop.', 'buyers')}"
+    farm = f"CREATE TABLE farm.hens (id INT);{orders.format('farm.', 'hen', '', 'hens')}"
+    source.write_text(shop + farm)
+    catalog = load(source).catalog
+    assert catalog["shop.orders"].references == ("shop.buyers",)
+    # A target without a schema is one of the table's own.
+    assert catalog["farm.orders"].references == ("farm.hens",)
+    with pytest.raises(PromptError, match="'orders' is no table of the catalog: it has"):
+        catalog.find("orders")
+
+    source.write_text((shop + farm).replace("shop.", "").replace("farm.", ""))
+    loaded = load(source)
+    assert loaded.catalog["orders"].references == ("buyers",)
+    [note] = loaded.notes
+    assert "table 'orders' is declared again" in note
+
+    both = load(make_json(tmp_path / "tables.json", "one", "two")).catalog
+    assert both["one.album"].references == ("one.artist",)
+    assert both["two.album"].references == ("two.artist",)
+    with pytest.raises(PromptError, match=r"two tables 'album': give each a name of its own"):
+        Catalog([Table("album", text) for text in ("a", "b")])
 
 
 def test_views_are_listed_when_they_are_asked_for(tmp_path: Path) -> None:

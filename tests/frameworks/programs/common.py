@@ -61,9 +61,12 @@ def embed(text: str, dimension: int = 64) -> list[float]:
 _said: list[dict[str, Any]] = []
 
 
-def clients(framework: str) -> dict[str, Any]:
-    """The clients of `depcache.clients`, which keep every chat and its answer."""
-    made = depcache.clients(framework, auto=READS_FACTS)
+def clients(framework: str, **options: Any) -> dict[str, Any]:
+    """The clients of `depcache.clients`, which keep every chat and its answer.
+
+    options  of those that find something
+    """
+    made = depcache.clients(framework, auto=READS_FACTS, **(options if READS_FACTS else {}))
     for outer in made.values():
         for client in outer.values() if isinstance(outer, dict) else [outer]:
             keep_what_is_said(client)
