@@ -60,6 +60,7 @@ def report_of(folder: Path, rows: Sequence[Mapping[str, Any]], **changed: Any) -
     spec = ServeSpec(WORKLOAD, sum(COUNTS.values()))
     return {
         "rows": [{"workload": WORKLOAD, "failed": 0, **row} for row in rows],
+        "precomputed": {WORKLOAD: []},
         "manifest": {
             "model": {"name": "30m"},
             "settings": {"counts": COUNTS, "paths": 30, "hops": 2, "seed": 0},
@@ -139,6 +140,16 @@ def test_a_row_has_what_is_counted_beside_what_is_said(folder: Path) -> None:
         assert row["off"] == pytest.approx(row["served"] / row["by_token"] - 1, rel=0.01)
 
 
+def test_what_was_computed_ahead_is_a_row(folder: Path, tables: Tables) -> None:
+    report = report_of(folder, [])
+    report["precomputed"] = {WORKLOAD: [{"system": "depcache", "tokens": 100}] * 2}
+    [row] = compare_served(report, folder)
+    whole = sum(map(len, tables.tokens.values()))
+    assert (row["phase"], row["served"]) == ("ahead", 100)
+    # All tables begin with CREATE TABLE, and some see the same.
+    assert 0 < row["by_token"] < row["computed"] == row["context"] <= whole
+
+
 def test_left_out_is_what_was_not_all_answered_or_is_not_counted(folder: Path) -> None:
     said = [
         {"system": "vllm", "phase": "stream", "computed_tokens": 9, "failed": 2},
@@ -172,6 +183,8 @@ def test_what_servers_said_of_the_public_sets_is_what_is_counted(name: str) -> N
     if name == "serve_tables_closed":
         # Computed before tables that two databases declare alike were told apart.
         assert off.pop(("depcache", "precomputed")) > 0.3
+    # Rows of one request are computed whole, whatever they begin with.
+    assert 0 <= off.pop(("depcache", "ahead")) < 0.01
     assert all(abs(each) < 0.005 for each in off.values()), off
 
 
@@ -190,7 +203,10 @@ def test_real_servers_compute_what_is_counted(tmp_path: Path, folder: Path) -> N
     assert main([*words, "--json", str(joined)]) == 0
     found = json.loads(joined.read_text())
     rows = [row for row in found["tokens"] if "served" in row]
-    assert len(rows) == 2 * (3 + 2 + 2)
+    ahead = [row for row in rows if row["phase"] == "ahead"]
+    rows = [row for row in rows if row["phase"] != "ahead"]
+    assert len(ahead) == 2 and len(rows) == 2 * (3 + 2 + 2)
+    assert all(row["by_token"] <= row["served"] <= row["computed"] for row in ahead)
     for row in rows:
         # Requests that warm a server up leave the first tokens of a chat in its cache.
         assert row["served"] == pytest.approx(row["by_token"], abs=5 / row["questions"])
