@@ -26,7 +26,7 @@ def make_commands(
     at = ["--data", str(data)]
     served = ["serve", *at, "--model", model, "--workloads", *SERVED]
     served += ["--systems", "depcache", "sglang", "sglang-declared"]
-    served += ["--stream", "12", "--warm", "8", "--load", "0", "--rounds", "1"]
+    served += ["--stream", "8", "--warm", "6", "--load", "0", "--rounds", "1"]
     replayed = ["policy", "--tables", str(data), "--workloads", *REPLAYED]
     replayed += ["--policies", "lru", "lacr", "--schedulers", "fcfs", "lsp", "xor", "ldm"]
     replayed += ["--scheduled", "lru", "lacr", "--capacity-gb", "--capacity-share", "0.345"]

@@ -44,9 +44,9 @@ ASKED = [
 """Tables for each question, as a linker would find them; three are in both."""
 
 
-def make_file() -> Path:
-    """An SQLite file with the schema and its rows, in a folder of its own."""
-    path = Path(tempfile.mkdtemp(prefix="depcache-shop-")) / "shop.sqlite"
+def make_file(folder: Path | None = None) -> Path:
+    """An SQLite file with the schema and its rows; without a folder in one of its own."""
+    path = (folder or Path(tempfile.mkdtemp(prefix="depcache-shop-"))) / "shop.sqlite"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(SCHEMA)
     return path
