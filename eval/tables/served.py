@@ -308,7 +308,7 @@ def _ask_sets(known: _Known, prompt: Prompt) -> int:
     ]
     context = ("task", frozenset(rows))
     new = known.count_new("head", prompt.head)
-    # Of what is new in one prompt each row is computed whole.
+    # Rows that are new in one prompt are computed whole, whatever they begin with.
     new += sum(known.count_new(seen, tokens) for seen, tokens in rows)
     new += max(1, known.count_new(context, prompt.task))
     for root, tokens in (("head", prompt.head), *rows, (context, prompt.task)):
