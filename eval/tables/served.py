@@ -76,7 +76,8 @@ def compare_served(report: dict[str, Any], data: Path) -> list[dict[str, Any]]:
     served     what the server said
     off        by how much `served` is above `by_token`, as a part of it
 
-    Computing ahead is a row of the phase `ahead`, of all tables together and without questions.
+    Computing ahead is a row of the phase `ahead`, of all tables together, with the system message
+    once and without questions.
 
     Left out are systems whose answers were not all counted, and those that are not counted here:
     rows that are computed again, and layouts in which reused rows move.
@@ -126,7 +127,8 @@ def compare_served(report: dict[str, Any], data: Path) -> list[dict[str, Any]]:
             rows.append(_make_row(row, system, all_tables, prompts))
         wanted = entities_of([each.request for each in prompts[PRECOMPUTED]])
         for said in report["precomputed"].get(workload, [])[:1]:
-            rows.append(_make_ahead_row(workload, said, all_tables, wanted))
+            num_head = len(prompts[PRECOMPUTED][0].head)
+            rows.append(_make_ahead_row(workload, said, all_tables, wanted, num_head))
     return rows
 
 
@@ -189,12 +191,12 @@ def _make_row(
 
 
 def _make_ahead_row(
-    workload: str, said: dict[str, Any], tables: Tables, wanted: Sequence[str]
+    workload: str, said: dict[str, Any], tables: Tables, wanted: Sequence[str], num_head: int
 ) -> dict[str, Any]:
     ahead = tables.catalog.references.closure(wanted)
     lens = {name: len(tokens) for name, tokens in tables.tokens.items()}
     computed = count_sets(tables.catalog, [tuple(ahead)], lens)["references"]
-    by_token = _compute_ahead(_Known(), tables, ahead)
+    by_token = num_head + _compute_ahead(_Known(), tables, ahead)
     return {
         "set": workload,
         "system": said["system"],
@@ -202,7 +204,7 @@ def _make_ahead_row(
         "questions": 0,
         "computed": computed,
         "context": sum(lens[name] for name in ahead),
-        "prefill": computed,
+        "prefill": num_head + computed,
         "by_token": by_token,
         "served": said["tokens"],
         "off": round(said["tokens"] / by_token - 1, 4),
