@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.e2e.served import EngineCase, Served
@@ -45,9 +48,11 @@ def context(prompt: TreePrompt) -> range:
     return range(len(prompt.system), prompt.num_context)
 
 
-def ask(served: Served, prompt: FusedPrompt) -> tuple[dict[str, Any], dict[str, Any]]:
+def ask(
+    served: Served, prompt: FusedPrompt, **options: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The answer, and its report."""
-    result = served.engine.ask(prompt)
+    result = served.engine.ask(prompt, **options)
     return result, result["meta_info"]["depcache"]
 
 
@@ -64,21 +69,58 @@ def is_wrong(oracle: FusedOracle, prompt: TreePrompt, chosen: list[int], result:
         return True
 
 
+NUM_PAIRS = 200 // len(ENGINES)
+
+
+def special_sets(rng: random.Random, prompt: TreePrompt) -> dict[str, list[int]]:
+    """Indices of the context by what is special about them; not all of them in every prompt."""
+    starts = (len(prompt.system) + np.cumsum([0, *prompt.segment_lens])).tolist()
+    segments = [range(*pair) for pair in itertools.pairwise(starts)]
+    roots = [number for number, parent in enumerate(prompt.segment_parents) if parent < 0]
+    rows = [
+        range(starts[first], starts[stop])
+        for first, stop in itertools.pairwise([*roots, len(segments)])
+    ]
+    inner = [each for number, each in enumerate(segments) if number not in roots]
+    of_inner = [index for each in inner for index in each]
+    everything = list(context(prompt))
+    without = rng.choice(rows[-1])
+    return {
+        "one": [rng.choice(everything)],
+        "a whole row": list(rng.choice(rows)),
+        "all first tokens of rows": [row[0] for row in rows],
+        "all first tokens of segments": [each[0] for each in segments],
+        "a whole inner segment": list(rng.choice(inner)) if inner else [],
+        "some of inner segments": rng.sample(of_inner, (len(of_inner) + 1) // 2),
+        "all last tokens of rows": [row[-1] for row in rows],
+        "all but one": [index for index in everything if index != without],
+        "any": rng.sample(everything, rng.randrange(1, len(everything))),
+        "none": [],
+    }
+
+
 def test_any_given_indices_equal_the_oracle_of_two_passes(
     served: Served, oracle: FusedOracle, rng: random.Random
 ) -> None:
-    for round_number in range(12):
-        prompt = forest_prompt(rng, num_trees=1 + round_number % 5)
-        num = rng.choice([1, 2, len(context(prompt)) // 3])
-        chosen = sorted(rng.sample(context(prompt), min(num, len(context(prompt)))))
-        if not set(range(len(prompt.system), prompt.num_context)) - set(chosen):
-            continue
-        result, report = ask(served, fuse(prompt, chosen))
-        assert error_of(oracle, prompt, chosen, result) < ORACLE_LOGPROB
-        if report["see"] == "fused":
-            assert report["recomputed"] == len(chosen)
-            assert report["missed"] == 0
-            assert report["differs"] == ["visibility"]
+    seen: Counter[str] = Counter()
+    kinds = itertools.cycle(special_sets(rng, forest_prompt(rng)))
+    while seen.total() < NUM_PAIRS:
+        asked: list[tuple[str, TreePrompt, list[int]]] = []
+        for kind in itertools.islice(kinds, 10):
+            prompt = forest_prompt(rng, num_trees=rng.randrange(1, 6))
+            chosen = sorted(special_sets(rng, prompt)[kind])
+            if (chosen or kind == "none") and set(context(prompt)) - set(chosen):
+                asked.append((kind, prompt, chosen))
+        results = served.engine.generate([fuse(prompt, chosen) for _, prompt, chosen in asked])
+        for (kind, prompt, chosen), result in zip(asked, results, strict=True):
+            report = result["meta_info"]["depcache"]
+            assert error_of(oracle, prompt, chosen, result) < ORACLE_LOGPROB, kind
+            if report["see"] == "fused":
+                assert report["recomputed"] == len(chosen)
+                assert report["missed"] == 0
+                assert report["differs"] == ["visibility"]
+                seen[kind] += 1
+    assert len(seen) == 10 and min(seen.values()) > 1
 
 
 def test_nothing_recomputed_reuses_every_row_where_it_now_stands(
@@ -130,6 +172,41 @@ def test_an_answer_does_not_depend_on_what_was_cached(
         for (value, token, _), (first_value, first_token, _) in zip(each, logprobs[0], strict=True):
             assert token == first_token
             assert abs(value - first_value) < 1e-5
+
+
+def draw_history(rng: random.Random, prompt: TreePrompt) -> list[TreePrompt]:
+    """Requests that share trees, or beginnings of them, with a prompt: exact, plain and fused."""
+    history: list[TreePrompt] = []
+    for _ in range(rng.randrange(5)):
+        trees = rng.sample(prompt.trees, rng.randrange(1, len(prompt.trees) + 1))
+        trees = [rng.choice([tree, (tree[0][:1], []), (tree[0], tree[1][:1])]) for tree in trees]
+        other = TreePrompt(prompt.system, trees, random_tokens(rng, 3))
+        share, select = rng.choice([0, 0.4, 1]), rng.choice(["first", "random", "query"])
+        fused = fuse(other, select=select, recompute=share, patches=rng.random() < 0.3)
+        history.append(rng.choice([other, fused, fused, plain(other.tokens)]))
+    return history
+
+
+@pytest.mark.parametrize("total", [200, pytest.param(1_000, marks=pytest.mark.slow)])
+def test_whatever_came_before_an_answer_is_the_same(
+    served: Served, rng: random.Random, total: int
+) -> None:
+    """Each history is another tenant's, whose cache is empty."""
+    prompt = forest_prompt(rng, num_trees=5)
+    asked = [
+        fuse(prompt, select="first", recompute=0.3),
+        fuse(prompt, select="random", seed=4, recompute=0.2, patches=True),
+    ]
+    first: dict[int, list[tuple[float, int]]] = {}
+    for number in range(total // len(ENGINES)):
+        for other in draw_history(rng, prompt):
+            served.engine.ask(other, 1, extra_key=f"tenant {number}")
+        result, report = ask(served, asked[number % 2], extra_key=f"tenant {number}")
+        assert (report["see"], report["missed"]) == ("fused", 0)
+        found = [(row[0], row[1]) for row in result["meta_info"]["output_token_logprobs"]]
+        expected = first.setdefault(number % 2, found)
+        assert [token for _, token in found] == [token for _, token in expected]
+        assert max(abs(a - b) for (a, _), (b, _) in zip(found, expected, strict=True)) < 1e-5
 
 
 def test_cached_nodes_are_never_written(served: Served, rng: random.Random) -> None:
@@ -196,3 +273,27 @@ def test_without_a_pin_what_is_cheaper_is_done(served: Served, rng: random.Rando
         seen.append(report["see"])
     assert seen[-1] == "fused"  # the rows come again, in another order each time
     assert report["missed"] == report["settled"] == 0
+
+
+def test_chunks_are_found_whatever_stood_before_them(served: Served, rng: random.Random) -> None:
+    chunks = dict(zip("abc", random_forest(rng, 3, levels=1), strict=True))
+    lens = {name: len(tokens) for name, (tokens, _) in chunks.items()}
+    for order in itertools.permutations(("a", "bc", "abc")):
+        system = random_tokens(rng, 4)
+        for number, names in enumerate(order):
+            known = set("".join(order[:number]))
+            prompt = TreePrompt(system, [chunks[each] for each in names], random_tokens(rng, 3))
+            result, report = ask(served, fuse(prompt, recompute=0))
+            new = sum(lens[name] for name in set(names) - known)
+            if report["see"] == "fused":
+                assert report["settled"] == (new + (0 if number else len(system)) + 1 if new else 0)
+                assert report["missed"] == report["recomputed"] == 0
+            else:  # one chunk alone sees nothing but itself either way
+                assert names == "a"
+                served.judge(plain(prompt.tokens), result)
+        cached = served.engine.check_conservation()["cached_tokens"]
+        for names in ("cba", "bac", "ca"):
+            prompt = TreePrompt(system, [chunks[each] for each in names], random_tokens(rng, 3))
+            _, report = ask(served, fuse(prompt, recompute=0))
+            assert report["settled"] == report["missed"] == 0
+        assert served.engine.check_conservation()["cached_tokens"] == cached  # one copy of each
