@@ -37,6 +37,7 @@ from eval.soak.report import make_report, to_text
 MINUTES = 15.0
 FAULTS = "faults.jsonl"
 SHARES = {
+    "fuzz": 0.005,
     "kills": 0.1,
     "shared": 0.05,
     "weights": 0.05,
@@ -46,6 +47,7 @@ SHARES = {
 }
 """Shares of the minutes; the storm has the rest, less what starting servers takes."""
 LEAST_S = {
+    "fuzz": 5.0,
     "kills": 16.0,
     "shared": 8.0,
     "weights": 8.0,
@@ -58,6 +60,7 @@ STORM_SHARE = 0.4
 """The storm's share at least, however long servers take to start."""
 NUM_STARTS = {
     "storm": 1,
+    "fuzz": 0,
     "kills": 2,
     "shared": 1,
     "weights": 0,

@@ -18,7 +18,8 @@ from itertools import cycle
 from typing import Any
 from urllib.parse import urlencode
 
-from depcache.prompt.render import render
+from depcache.prompt.recompute import BUDGETS, FOCUSES, MAX_ALPHA, MAX_SEED, SELECTS, Recompute
+from depcache.prompt.render import render, render_chunks
 from depcache.prompt.wire import make_schema
 
 MISSING = object()
@@ -34,6 +35,26 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "NaN": (float("nan"), float("-inf")),
 }
 """Kinds of wrong, and values of each."""
+
+ALMOST: dict[str, tuple[Any, ...]] = {
+    "depcache_version": (1, 2, 3),
+    "depcache_layout": ("tree", "staggered", "sequential"),
+    "depcache_see": ("ancestors", "fused"),
+    "depcache_recompute": (0, 1, 0.5, 1e-300, 1 + 1e-9, -1e-9),
+    "depcache_select": SELECTS,
+    "depcache_selected": ([3], [4], [20], [6, 6], [9, 6], [-1, 6], [*range(4, 16)], [2**63]),
+    "depcache_seed": (MAX_SEED, MAX_SEED + 1),
+    "depcache_budget": BUDGETS,
+    "depcache_focus": FOCUSES,
+    "depcache_alpha": (MAX_ALPHA, MAX_ALPHA + 1e-9, 1e-300),
+    "depcache_pin": (True, False),
+    "depcache_patches": (True, False),
+    "depcache_behind": (
+        *([None], [None, None], [[70], [71, 72]], [[[70], [71]], None], [None, [[70], [71]]]),
+        *([[], None], [[-1], None], [[70], "x"], ["x", None], ["x", "y"], [[70] * 5000, None]),
+    ),
+}
+"""Values of the right type for keys of a fused request, some of which fit."""
 
 PROMPT_ROUTES = ("/depcache/explain", "/depcache/prefetch", "/depcache/invalidate")
 """Ours that take the body of a chat, a completion or /generate; the others take no body."""
@@ -66,6 +87,15 @@ _IDS_FORM = {
     "depcache_segment_lens": [3, 2, 2, 5],
     "depcache_segment_parents": [-1, 0, 0, -1],
 }
+_FUSED_IDS = _IDS_FORM | {
+    "depcache_version": 2,
+    "depcache_layout": "sequential",
+    "depcache_see": "fused",
+    "depcache_select": "given",
+    "depcache_selected": [6, 9, 12],
+    "depcache_behind": [None, [70, 71]],
+    "depcache_pin": True,
+}
 
 Place = tuple[str, ...]
 """The way to a field: `query` or `body`, then the keys."""
@@ -79,6 +109,11 @@ class Case:
     method: str
     route: str
     content: str | None
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether it still asks for a fused answer."""
+        return '"depcache_see": "fused"' in (self.content or "")
 
     def to_json(self) -> dict[str, Any]:
         """What is needed to send it again; a long body is cut here, its case is not."""
@@ -97,6 +132,8 @@ class Target:
     body: Mapping[str, Any] | None
     places: tuple[Place, ...]
     query: Mapping[str, str] = field(default_factory=dict)
+    is_fused: bool = False
+    """It is a fused request; of those only the dependency data is spoilt."""
     alone: frozenset[Place] = frozenset()
     """Places that make a plain request of it, whose other fields are not ours to spoil."""
 
@@ -137,12 +174,14 @@ def make_targets(openapi: Mapping[str, Any]) -> list[Target]:
             raise ValueError(f"{route} is gone: take it out of eval/soak/fuzz.py")
         for name, body in _bodies().items():
             keys = _keys_of(openapi, _MODELS[name]) if name in _MODELS else _GENERATE_KEYS
+            keys = () if name.startswith(_FUSED) else keys
             targets.append(_on_body(f"{route} ({name})", route, body, keys))
     for route, model in STOCK_ROUTES.items():
         known = _keys_of(openapi, model)
         for name, body in _bodies().items():
             if _MODELS.get(name, "GenerateReqInput") == model:
                 keys = [key for key in _READ_KEYS if key in known]
+                keys = [] if name.startswith(_FUSED) else keys
                 targets.append(_on_body(f"{route} ({name})", route, body | _SHORT[route], keys))
     return targets
 
@@ -150,11 +189,18 @@ def make_targets(openapi: Mapping[str, Any]) -> list[Target]:
 def one_by_one(targets: Iterable[Target], *, is_whole: bool = False) -> Iterator[Case]:
     """Every field of every target with every kind of wrong; of each kind one value, in turns.
 
+    Those of a fused request with one value of the right type as well.
+
     is_whole  every value of every kind
     """
     turns = {kind: cycle(values) for kind, values in VALUES.items()}
+    almost = {key: cycle(values) for key, values in ALMOST.items()}
     for target in targets:
         for place in target.places:
+            key = place[-1]
+            if target.is_fused and key in ALMOST:
+                for value in ALMOST[key] if is_whole else (next(almost[key]),):
+                    yield target.spoil({place: value})
             for kind, values in VALUES.items():
                 if kind == "missing" and not _has(target, place):
                     continue
@@ -168,7 +214,13 @@ def draw(rng: random.Random, targets: list[Target], max_fields: int = 3) -> Case
     count = min(rng.randint(1, max_fields), len(target.places))
     places = rng.sample(target.places, count)
     places = [place for place in places if place in target.alone][:1] or places
-    return target.spoil({place: rng.choice(VALUES[rng.choice(list(VALUES))]) for place in places})
+    return target.spoil({place: _draw_value(rng, target, place[-1]) for place in places})
+
+
+def _draw_value(rng: random.Random, target: Target, key: str) -> Any:
+    if target.is_fused and key in ALMOST and rng.random() < _ALMOST_SHARE:
+        return rng.choice(ALMOST[key])
+    return rng.choice(VALUES[rng.choice(list(VALUES))])
 
 
 def what_is_wrong(status: int, text: str) -> str | None:
@@ -206,10 +258,38 @@ def _bodies() -> dict[str, dict[str, Any]]:
         "completion": {"model": "m", "prompt": text, "custom_params": in_text},
         "completion, ids": {"model": "m", "prompt": _IDS, "custom_params": _IDS_FORM},
         "chat": {"model": "m", "messages": prompt.messages, "custom_params": params},
+        **_fused_bodies(),
     }
 
 
+def _fused_bodies() -> dict[str, dict[str, Any]]:
+    rows = render(_PATHS, "Who is it?", system="Facts.", recompute=Recompute(0.3, "query"))
+    text = f"Facts:{rows.flat_text}\nWho?"
+    random_tokens = Recompute(0.3, "random", seed=3, is_pinned=True, patches=True, budget="chunk")
+    chunks = render_chunks(
+        ["Ada was born in Bern.", "She met Bea."],
+        "Whom?",
+        behind=[None, "Ada lived in Ulm."],
+        recompute=random_tokens,
+    )
+    params: dict[str, Any] = chunks.extra_body["custom_params"]
+    return {
+        f"{_FUSED}ids": {"input_ids": _IDS, "sampling_params": {"custom_params": _FUSED_IDS}},
+        f"{_FUSED}completion": {
+            "model": "m",
+            "prompt": text,
+            "custom_params": rows.params_in(text),
+        },
+        f"{_FUSED}chat": {"model": "m", "messages": chunks.messages, "custom_params": params},
+    }
+
+
+_FUSED = "fused, "  # what the names of fused bodies begin with
+_ALMOST_SHARE = 0.5
+
 _MODELS = {
+    f"{_FUSED}completion": "CompletionRequest",
+    f"{_FUSED}chat": "ChatCompletionRequest",
     "completion": "CompletionRequest",
     "completion, ids": "CompletionRequest",
     "chat": "ChatCompletionRequest",
@@ -231,7 +311,8 @@ def _on_body(name: str, route: str, body: dict[str, Any], keys: Iterable[str]) -
     places += [params, *((*params, key) for key in wire_fields()), (*params, "depcache_colour")]
     places += [(*params, "depcache_outline", key) for key in _outline_fields(body, params)]
     alone = frozenset([params]) if route in STOCK_ROUTES else frozenset[Place]()
-    return Target(name, "POST", route, body, tuple(places), alone=alone)
+    is_fused = f"({_FUSED}" in name
+    return Target(name, "POST", route, body, tuple(places), is_fused=is_fused, alone=alone)
 
 
 def _outline_fields(body: Any, params: Place) -> list[str]:

@@ -2,6 +2,7 @@
 """The phases of a soak, one after the other, each with what only it can show.
 
 storm    the long one, on one life of one server: answers, leaks, growth
+fuzz     requests with fields of the wrong type and nothing else, fused ones among them
 kills    SIGKILL and SIGTERM in the middle of traffic, each with a restart on the same folder
 shared   a second server on that folder for a while
 weights  other weights and back during traffic; the disk is off from then on, by design
@@ -50,7 +51,7 @@ STORED_S = 60.0
 FOLDERS = {name: kept_folder(name) for name in (TINY, SELF_ATTENTION)}
 """Two sets of weights of one model, by name."""
 
-ON_MAIN = ("storm", "kills", "shared", "weights")
+ON_MAIN = ("storm", "fuzz", "kills", "shared", "weights")
 ROUTED = "routed"
 PHASES = (*ON_MAIN, "disk", "stalls", ROUTED)
 
@@ -178,6 +179,13 @@ class Soak:
                 "p99_ttft_ms_start": self.ledger.p99_ttft_ms(start, start + fifth),
                 "p99_ttft_ms_end": self.ledger.p99_ttft_ms(stop - fifth, stop),
             }
+
+    async def _run_fuzz(self, storm: Storm[Server], seconds: float) -> None:
+        actions, storm.actions = storm.actions, {"fuzz": 1.0}
+        try:
+            await storm.run(seconds)
+        finally:
+            storm.actions = actions
 
     async def _run_kills(self, storm: Storm[Server], seconds: float) -> None:
         for how in ("SIGKILL", "SIGTERM"):

@@ -270,6 +270,11 @@ class Storm[Asked: Endpoint]:
         case = draw(rng, self.targets)
         kind = f"fuzz {case.route.partition('?')[0]}"
         reply = await self.calls.send(kind, case.method, case.route, content=case.content)
+        seen = self.ledger.seen
+        seen["fuzzed"] += 1
+        if case.is_fused:
+            seen["fuzzed, fused"] += 1
+            seen["fuzzed, fused, answered"] += reply is not None and reply.is_ok
         if reply is not None and reply.status < 500:
             wrong = what_is_wrong(reply.status, reply.text)
             if wrong is not None:

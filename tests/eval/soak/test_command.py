@@ -56,6 +56,7 @@ def test_a_plan_takes_about_the_minutes_and_the_storm_most_of_them() -> None:
     assert make_plan(60)["storm"] > 35 * 60
     assert make_plan(1)["storm"] == pytest.approx(24)  # however little is left
     assert make_plan(5, ["stalls"]).keys() == {"stalls"}
+    assert make_plan(5, ["fuzz"])["fuzz"] == pytest.approx(270)  # less what a start takes
     assert set(ON_MAIN) < set(PHASES)
 
 

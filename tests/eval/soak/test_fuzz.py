@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from depcache.prompt.wire import make_schema
+from depcache.prompt.wire import make_schema, parse_wire
+from depcache.prompt.wire_forms import FUSED_KEYS
 from eval.soak.fuzz import (
+    ALMOST,
     PROMPT_ROUTES,
     STOCK_ROUTES,
     VALUES,
@@ -100,6 +102,26 @@ def test_each_field_meets_each_kind_of_wrong(targets: list[Target]) -> None:
     whole = list(one_by_one(targets, is_whole=True))
     assert len(whole) > 2 * len(cases)
     assert {case.name for case in cases} <= {case.name for case in whole}
+
+
+def test_fused_requests_are_good_on_every_route_and_nearly_good_where_they_are_spoilt(
+    targets: list[Target],
+) -> None:
+    fused = [target for target in targets if target.is_fused]
+    assert {target.route for target in fused} == {*PROMPT_ROUTES, *STOCK_ROUTES}
+    assert set(ALMOST) >= FUSED_KEYS
+    for target in fused:
+        assert target.body is not None
+        inner = target.body.get("sampling_params", target.body)["custom_params"]
+        wire = parse_wire(inner)
+        assert wire is not None and wire.recompute is not None
+        assert {place[-1] for place in target.places} >= FUSED_KEYS
+    drawn = [draw(random.Random(i), targets) for i in range(3000)]
+    found = [case for case in drawn if case.is_fused]
+    assert len(found) > 600
+    for key in FUSED_KEYS:
+        values = {json.dumps(value) for value in ALMOST[key]}
+        assert sum(f'"{key}": {value}' in (c.content or "") for c in found for value in values) > 5
 
 
 def test_a_spoilt_request_differs_in_that_field_only() -> None:
