@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 
 from depcache.config import Config
+from depcache.errors import PromptError
 from depcache.prompt.behind import Behind, tokens_seen
 from depcache.prompt.forest import Forest, IntArray
 from depcache.prompt.recompute import Recompute
 from depcache.prompt.wire import without_wire
-from depcache.prompt.wire_forms import Wire
+from depcache.prompt.wire_forms import Wire, WireIds
 from depcache.select import ByScore, select, selectable
 from depcache.select.cost import choose
 from sglang_patches import compat
@@ -120,13 +121,16 @@ def read_fused(
     wire    as it came
     behind  what its rows stand behind, as ids
 
-    Raises PromptError for indices that do not fit, and for a pinned request without evidence.
+    Raises PromptError for indices that do not fit, for two equal rows that came as ids, and for a
+    pinned request without evidence.
     """
     recompute: Recompute | None = getattr(wire, "recompute", None)
     if recompute is None or hasattr(obj, SETTLES):  # a settling one needs no settling
         return
     if recompute.patches is None:
         recompute = replace(recompute, patches=_keeps_patches)
+    if isinstance(wire, WireIds):  # a text may repeat itself, and may be somebody else's
+        _refuse_equal_rows(tokens, forest)
     unproven = lacking(recompute)
     allowed = None if unproven else shadow().allow(recompute)
     fused = Fused(allowed or recompute, tokens, forest, behind=behind)
@@ -145,6 +149,18 @@ def read_fused(
     fused.num_selected = len(selected)
     fused.by_score = ByScore.of(forest, recompute)
     _set_selected(obj, fused, selected.tolist())
+
+
+def _refuse_equal_rows(tokens: IntArray, forest: Forest) -> None:
+    """Raise PromptError where two rows have the same tokens: a repetition says nothing new."""
+    stops = [*forest.structure.tree_starts[1:], forest.task_start]
+    first: dict[bytes, int] = {}
+    for row, (start, stop) in enumerate(zip(forest.structure.tree_starts, stops, strict=True)):
+        same = first.setdefault(tokens[start:stop].tobytes(), row)
+        if same != row:
+            raise PromptError(
+                f"rows {same} and {row} of a fused request have the same tokens: send each row once"
+            )
 
 
 def serve_flat(obj: Any, fused: Fused, reason: str | None = None) -> None:

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from depcache.prompt.recompute import SELECTS
+
 pytestmark = pytest.mark.sglang
 
 TOKENS = list(range(10, 40))
@@ -262,6 +264,82 @@ FUZZED = st.fixed_dictionaries(
         "depcache_template": JSON,
     },
 )
+
+
+ALMOST_INDICES = st.lists(st.integers(0, 31), max_size=8, unique=True).map(sorted) | ALMOST_INTS
+CHUNK = st.none() | st.lists(st.integers(40, 60), min_size=1, max_size=4)
+FUSED_FUZZED = st.fixed_dictionaries(
+    {"depcache_see": st.just("fused")},
+    optional={
+        "depcache_recompute": st.floats(-0.1, 1.1) | JSON,
+        "depcache_select": st.sampled_from([*SELECTS, "best"]) | JSON,
+        "depcache_selected": ALMOST_INDICES | JSON,
+        "depcache_seed": st.integers(-1, 2**32) | JSON,
+        "depcache_budget": st.sampled_from(["global", "chunk", "row"]) | JSON,
+        "depcache_focus": st.sampled_from(["settle", None]) | JSON,
+        "depcache_alpha": st.floats(0, 11) | JSON,
+        "depcache_pin": st.booleans() | JSON,
+        "depcache_patches": st.booleans() | JSON,
+        "depcache_behind": st.lists(CHUNK | st.lists(CHUNK, max_size=3), min_size=2, max_size=2)
+        | JSON,
+        "depcache_layout": st.sampled_from(["sequential", "tree"]) | JSON,
+    },
+)
+
+
+@settings(
+    max_examples=400,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(changes=FUSED_FUZZED)
+def test_fuzzed_fused_parameters_are_answered_or_refused(served, changes: Any) -> None:
+    custom_params = {**ids_form(depcache_version=2, depcache_layout=...), **changes}
+    response = served.client.post("/generate", json=with_ids(custom_params))
+    assert response.status_code in (200, 400), response.text[:500]
+    if response.status_code == 200:
+        report = response.json()["meta_info"]["depcache"]
+        assert report["see"] in ("fused", "flat")
+        assert report["prompt_tokens"] == len(TOKENS)
+    else:
+        assert message_of(response)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_two_equal_rows_of_a_fused_request_are_refused(served, is_whole: bool) -> None:
+    """They may stand in an exact one; rows that only begin alike may stand in both."""
+    row = [10, 11, 12, 13]
+    tokens = [1, 2, *row, 20, 21, *(row if is_whole else row[:-1]), 30, 31]
+    lens = [4, 2, 4 if is_whole else 3]
+    form = ids_form(
+        depcache_version=2,
+        depcache_layout=...,
+        depcache_system_len=2,
+        depcache_segment_lens=lens,
+        depcache_segment_parents=[-1, -1, -1],
+    )
+    assert served.post("/generate", with_ids(form, tokens)).status_code == 200
+    for pin in (False, True):
+        body = with_ids({**form, "depcache_see": "fused", "depcache_pin": pin}, tokens)
+        response = served.post("/generate", body)
+        assert response.status_code == (400 if is_whole else 200)
+        if is_whole:
+            assert "rows 0 and 2 of a fused request have the same tokens" in message_of(response)
+    assert_lives(served)
+
+
+def test_rows_of_a_text_may_repeat(served) -> None:
+    """It may be somebody else's: a framework's, whose facts the client or the server has found."""
+    text = "Facts:\nAda was here.\nBea was there.\nAda was here.\nWho?"
+    lens = [len(row) + 1 for row in ("Ada was here.", "Bea was there.", "Ada was here.")]
+    outline = {"message": None, "start": 6, "lens": lens, "rows": [1, 1, 1]}
+    params = {"depcache_version": 2, "depcache_outline": outline}
+    assert served.post("/generate", with_text(params, text)).status_code == 200
+    fused = {**params, "depcache_see": "fused", "depcache_pin": True}
+    for _ in range(2):
+        response = served.post("/generate", with_text(fused, text))
+        assert response.status_code == 200
+        assert response.json()["meta_info"]["depcache"]["missed"] == 0
+    assert_lives(served)
 
 
 @settings(
