@@ -20,6 +20,7 @@ from depcache.plan.behind_key import read_behind_key
 from depcache.prompt.wire import WireIds, parse_wire
 from sglang_patches.contract import Scheduler
 from sglang_patches.observe.stats import dump_tree, make_stats
+from sglang_patches.requests.adapters import ADAPTERS
 from sglang_patches.requests.state import table_of
 from sglang_patches.requests.tenants import Namespace, kv_layout
 from sglang_patches.tiers.names import DEVICE, DISK, HOST
@@ -249,12 +250,17 @@ def _roots(cache: Any, question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _table_and_root(cache: Any, question: dict[str, Any]) -> tuple[SegmentTable, Root]:
-    """The segments of the question's prompt, and the root of its namespace."""
+    """The segments of the question's prompt, and the root of its namespace.
+
+    `lora_id`, where the question has one, is SGLang's id of its adapter.
+    """
     wire = parse_wire(question["custom_params"])
     if not isinstance(wire, WireIds):
         raise PromptError("the question needs dependency data in ids form: send segments")
     _, table = table_of(np.array(question["input_ids"], dtype=np.int64), wire)
-    return table, cache.tree.root(Namespace(question["extra_key"], kv_layout(wire)))
+    lora_id = question.get("lora_id")
+    adapter = None if lora_id is None else ADAPTERS.digest_of(lora_id)
+    return table, cache.tree.root(Namespace(question["extra_key"], kv_layout(wire), adapter))
 
 
 _ANSWERS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {

@@ -216,14 +216,15 @@ async def settle(manager: Any, obj: Any) -> None:
 
 async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
     looks = looks_of(manager)
-    tenant = sealed(obj)
-    keys = row_keys(fused.tokens, fused.forest, tenant, fused.behind)
+    tenant, lora_id = sealed(obj), getattr(obj, "lora_id", None)
+    keys = row_keys(fused.tokens, fused.forest, tenant, fused.behind, lora_id)
 
     async def look() -> dict[str, Any]:
         return await looks.look(
             {
                 "input_ids": fused.tokens.tolist(),
                 "extra_key": tenant,
+                "lora_id": lora_id,
                 "custom_params": obj.sampling_params["custom_params"],
             }
         )

@@ -22,13 +22,17 @@ from sglang_patches.http.ask import ask
 
 
 def row_keys(
-    tokens: IntArray, forest: Forest, tenant: str | None, behind: Behind | None = None
+    tokens: IntArray,
+    forest: Forest,
+    tenant: str | None,
+    behind: Behind | None = None,
+    lora_id: str | None = None,
 ) -> list[bytes]:
-    """What tells each tree of a prompt from all others: a digest of system, tenant and tokens.
+    """What tells each tree of a prompt from all others: a digest of whose it is and its tokens.
 
-    Those that it stands behind among them.
+    The system's and those that it stands behind among them. `lora_id` is of its adapter.
     """
-    head = blake2b(repr(tenant).encode(), digest_size=16)
+    head = blake2b(repr((tenant, lora_id)).encode(), digest_size=16)
     head.update(to_key(tokens[: forest.system_len]))
     starts = forest.structure.tree_starts
     keys: list[bytes] = []

@@ -10,8 +10,10 @@ import pytest
 
 from tests.e2e.adapted import LAYOUTS, Adapted, Adapters, prompts_of, start_adapted
 from tests.helpers.engine import reuse_of
-from tests.helpers.judge import OracleReport
+from tests.helpers.fused_oracle import FusedOracle, fuse
+from tests.helpers.judge import OracleReport, worst_error
 from tests.helpers.prompts import TreePrompt, random_forest, random_tokens
+from tests.helpers.tolerance import ORACLE_LOGPROB
 
 pytestmark = pytest.mark.sglang
 pytest.importorskip("peft", reason="needs the extra `finetune`")
@@ -63,6 +65,30 @@ def test_adapters_and_the_model_alone_run_in_one_batch(server: Adapted) -> None:
     server.ask_together(prompts, names)
     for result in server.ask_together(prompts, names):
         assert reuse_of(result)[2] == 0
+
+
+def test_fused_requests_settle_and_fuse_with_their_adapter(
+    server: Adapted, adapters: Adapters
+) -> None:
+    rng = random.Random(6)
+    prompt = TreePrompt(random_tokens(rng, 5), random_forest(rng, 4), random_tokens(rng, 5))
+    chosen = list(range(len(prompt.system), prompt.num_context))[::3]
+    answers = []
+    for name in (None, "A", "B", "A"):
+        oracle = FusedOracle(adapters.oracles[name])
+        result = server.engine.ask(fuse(prompt, chosen), lora_path=name)
+        report = result["meta_info"]["depcache"]
+        assert (report["see"], report["missed"]) == ("fused", 0)
+        assert (report["settled"] == 0) == (len(answers) == 3)  # A comes again
+        expected = oracle.score(prompt, chosen, result["output_ids"])
+        assert worst_error(result, expected) < ORACLE_LOGPROB
+        by_score = server.engine.ask(fuse(prompt, select="query", recompute=1 / 3), lora_path=name)
+        indices, _ = oracle.choose(prompt, 1 / 3)
+        expected = oracle.score(prompt, indices, by_score["output_ids"])
+        assert worst_error(by_score, expected) < ORACLE_LOGPROB
+        answers.append(result["output_ids"])
+    assert answers[3] == answers[1]
+    assert len({tuple(answer) for answer in answers}) == 3
 
 
 def test_an_adapter_is_its_weights_and_not_its_name(server: Adapted, adapters: Adapters) -> None:
