@@ -214,6 +214,15 @@ def host_pool_size(device_pool: Any, num_tokens: int, token_bytes: int) -> dict[
     return {"device_pool": device_pool, "host_size": (num_tokens - 0.5) * token_bytes / 1e9}
 
 
+def was_aborted(manager: Any, rid: str) -> bool:
+    """Returns whether a request was aborted that is still being read.
+
+    manager  SGLang's TokenizerManager
+    """
+    state = manager.rid_to_state.get(rid)
+    return getattr(state, "abort_sent" if HAS_CHECKPOINTS else "abort_requested", False)
+
+
 async def run_beside(manager: Any, obj: Any) -> dict[str, Any]:
     """Run one more request to its end, for one that is being read; its last output.
 

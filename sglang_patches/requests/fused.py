@@ -194,7 +194,8 @@ def judge(manager: Any, obj: Any, answer: list[int]) -> None:
 async def settle(manager: Any, obj: Any) -> None:
     """Choose between fusing and the flat prompt, and settle what is missing for the former.
 
-    Raises nothing: what goes wrong costs the reuse, and the flat prompt is answered.
+    What goes wrong costs the reuse, and the flat prompt is answered. Raises ValueError if the
+    request itself was aborted meanwhile: SGLang has no request yet that it could abort.
     """
     fused: Fused | None = getattr(obj, FUSED, None)
     if fused is None or fused.is_flat:
@@ -210,8 +211,11 @@ async def settle(manager: Any, obj: Any) -> None:
     except asyncio.CancelledError:
         raise
     except Exception:
-        logger.exception("request %s: its rows could not be settled", obj.rid)
-        serve_flat(obj, fused, FAILED)
+        if not compat.was_aborted(manager, obj.rid):
+            logger.exception("request %s: its rows could not be settled", obj.rid)
+            serve_flat(obj, fused, FAILED)
+    if compat.was_aborted(manager, obj.rid):
+        raise ValueError(f"request {obj.rid} was aborted")
 
 
 async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
@@ -268,10 +272,18 @@ async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
             outs = await asyncio.gather(
                 *(compat.run_beside(manager, request) for request in requests)
             )
-            reports = [out["meta_info"][ATTRIBUTE] for out in outs]
+            reports = [_report_of(out) for out in outs]
             fused.num_settled += sum(each["missed"] + each["plain"] for each in reports)
             if fused.by_score is not None:
                 _set_selected(obj, fused, reports[0][CHOSEN])
+
+
+def _report_of(out: dict[str, Any]) -> dict[str, Any]:
+    """The report of a settling request. RuntimeError if it was aborted: its rows may be missing."""
+    meta = out["meta_info"]
+    if meta["finish_reason"]["type"] == "abort":
+        raise RuntimeError(f"{meta['id']} was aborted")
+    return meta[ATTRIBUTE]
 
 
 def _take_copies(obj: Any, fused: Fused, copies: Copies) -> None:

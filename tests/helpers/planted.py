@@ -2,7 +2,8 @@
 """Plants a fault in each call that the scheduler makes of ours, when it is imported.
 
 A request asks for its fault by its id: `fault:PLACE:before` raises in place of the call, and
-`fault:PLACE:after` when the call has done its work. Everything else runs as ever.
+`fault:PLACE:after` when the call has done its work. Everything else runs as ever. The place
+`settle` is the match of a request that settles rows for the one of that id.
 """
 
 from __future__ import annotations
@@ -50,6 +51,10 @@ def _of_request(_: Any, req: Any, *__: Any) -> str:
     return req.rid
 
 
+def _of_settling(_: Any, req: Any, *__: Any) -> str:
+    return req.rid if "/settle" in req.rid else ""
+
+
 def _of_state(state: Any, *_: Any) -> str:
     return _doomed.get(id(state), (None, ""))[1]
 
@@ -66,6 +71,7 @@ def _note_states() -> None:
 
 
 _plant(DependencyRequests, "match", "match", _of_request)
+_plant(DependencyRequests, "match", "settle", _of_settling)
 _plant(DependencyRequests, "load_back", "move", _of_request)
 _plant(DependencyRequests, "cache_unfinished", "cache", _of_request)
 _plant(DependencyRequests, "cache_finished", "finish", _of_request)
