@@ -164,13 +164,14 @@ def answer_of_generate(result: Mapping[str, Any], num_asked: int) -> Answer:
 
 
 def answer_of_choice(choice: Mapping[str, Any], num_asked: int) -> Answer:
-    """The answer for the judge, from a choice of a chat or completion with its `token_ids`."""
+    """The answer for the judge, from a choice of a chat or completion with its token ids."""
     said = choice["logprobs"]
     if "content" in said:
         logprobs = [row["logprob"] for row in said["content"]]
     else:
         logprobs = said["token_logprobs"]
-    tokens = list(choice["token_ids"])
+    # SGLang 0.5.23 has another name for those of a chat.
+    tokens = list(choice["response_token_ids" if "response_token_ids" in choice else "token_ids"])
     lost = len(tokens) - len(logprobs)
     rows = [[(p, token)] for p, token in zip(logprobs, tokens[max(lost, 0) :], strict=True)]
     # These routes do not say whether the request was retracted.

@@ -118,6 +118,7 @@ def make_plan(
     others = [phase for phase in phases if phase != "storm"]
     if others == list(phases):
         whole = sum(SHARES[phase] for phase in others)
+        starts = max(starts, START_S)  # that of the main server, for those that start none
         parts = {phase: (total - starts) * SHARES[phase] / whole for phase in others}
         return {phase: max(LEAST_S[phase], part) for phase, part in parts.items()}
     seconds = {phase: max(LEAST_S[phase], min(MOST_S, total * SHARES[phase])) for phase in others}

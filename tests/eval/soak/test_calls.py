@@ -10,7 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from eval.soak.calls import Caller, Reply, read_generated, without_dependencies
+from eval.soak.calls import Caller, Reply, answer_of_choice, read_generated, without_dependencies
+from eval.soak.judge import Answer
 from eval.soak.ledger import Ledger
 
 
@@ -31,6 +32,14 @@ def test_a_twin_without_dependency_data_is_made_for_sglangs_routes_only() -> Non
     assert without_dependencies("/depcache/explain", body) is None
     assert without_dependencies("/generate", '{"input_ids": [1]}') is None
     assert without_dependencies("/generate", "[[") is None
+
+
+@pytest.mark.parametrize("name", ["token_ids", "response_token_ids"])
+def test_a_choice_is_read_on_both_releases(name: str) -> None:
+    content = [{"logprob": -0.5}, {"logprob": -0.25}]
+    choice = {"logprobs": {"content": content}, name: [7, 8]}
+    answer = answer_of_choice(choice, 2)
+    assert answer == Answer([7, 8], [[(-0.5, 7)], [(-0.25, 8)]], 2, 0)
 
 
 class FakeServer:
