@@ -8,9 +8,9 @@
                   cache_aware  SMG's own: the server that has seen the most similar beginning
                   keys         consistent hashing of the key that `depcache.Client` sends
                   picker       the server that `depcache picker` names, by what each holds
-    answers   whether they are those of one server alone
-    killed    one server is killed while requests run: how many are lost, how many are wrong; with
-              the part `answers`
+    answers   whether they are those of one server alone, by keys and with the picker
+    killed    one server is killed while requests run that the picker is asked about: how many are
+              lost, how many are wrong; with the part `answers`
     shared_disk  what a server computes of what another on the same disk folder was asked before
     heard     how many seconds after a request a picker knows what the server holds now
 
@@ -202,17 +202,23 @@ def _compare_and_kill(
         flush(server.url)
     alone = ask_all(servers[0].url, requests, answer_tokens=ANSWER_TOKENS).texts
     urls = [server.url for server in servers]
-    with route(args.smg, "consistent_hashing", urls, folder / "smg-answers.log") as url:
+    with (
+        route(args.smg, "consistent_hashing", urls, folder / "smg-answers.log") as url,
+        pick(urls, folder / "picker-answers.log") as picker,
+    ):
         routed = ask_all(url, requests, answer_tokens=ANSWER_TOKENS).texts
+        picked = ask_all(url, requests, answer_tokens=ANSWER_TOKENS, picker=picker).texts
 
         def kill_one(num_answered: int) -> None:
             if num_answered == NUM_COMPARED // 3:
                 servers[0].kill()
 
-        killed = ask_all(url, requests, answer_tokens=ANSWER_TOKENS, on_answer=kill_one).texts
+        killed = ask_all(
+            url, requests, answer_tokens=ANSWER_TOKENS, picker=picker, on_answer=kill_one
+        ).texts
     differ = [text is not None and text != one for text, one in zip(killed, alone, strict=True)]
     return {
-        "answers_equal": routed == alone,
+        "answers_equal": routed == picked == alone,
         "killed": {"asked": len(killed), "lost": killed.count(None), "wrong": sum(differ)},
     }
 
