@@ -50,6 +50,15 @@ demo: $(STAMP)  ## start an engine on this machine and show what is reused
 test: $(STAMP)  ## everything a CPU machine can run, real engine included (PYTEST_ARGS=...  TEST_WORKERS=2  SGLANG=...)
 	@$(PYTHON) -m pytest -q -m "not slow" -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
+# What depends on the release: requests from match to release, ranks, adapters, aborts, events, tiers, routes, metrics.
+RELEASE_TESTS := $(addprefix tests/e2e/test_,pressure.py stock.py faults.py ranks.py adapters.py queued_aborts.py root_events.py) \
+	tests/sglang_patches/test_*.py tests/sglang_patches/hooks tests/sglang_patches/observe \
+	$(addprefix tests/sglang_patches/http/test_,routes.py tier_routes.py probing.py)
+
+.PHONY: test-release
+test-release: $(STAMP)  ## those of the tests that depend on SGLang's release (SGLANG=0.5.17)
+	@$(MAKE) --no-print-directory test PYTEST_ARGS="$(RELEASE_TESTS) $(PYTEST_ARGS)"
+
 .PHONY: test-all
 test-all: $(STAMP)  ## the same and the slow tests
 	@$(PYTHON) -m pytest -q $(PYTEST_ARGS)
