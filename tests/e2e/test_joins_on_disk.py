@@ -25,7 +25,7 @@ from tests.helpers.prompts import random_tokens
 pytestmark = pytest.mark.sglang
 
 start = on_disk.start
-NUM_SCHEMAS = 10
+NUM_SCHEMAS = 6
 MOST_OFF = 1e-5
 """In parts of the largest value, float32."""
 # Written from the layout that `sglang_patches/tiers/disk/value.py` describes.
@@ -119,4 +119,4 @@ def test_kv_of_a_table_is_the_same_wherever_it_sees_the_same(start: Start, tmp_p
                 assert (distance(mine, theirs) <= MOST_OFF) == is_same
                 num_same += is_same
                 num_other += not is_same
-    assert num_same > 2 * NUM_SCHEMAS and num_other > 2
+    assert num_same > 2 * NUM_SCHEMAS and num_other >= 2
