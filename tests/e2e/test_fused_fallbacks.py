@@ -43,8 +43,9 @@ def case(request: pytest.FixtureRequest) -> EngineCase:
 
 
 @pytest.fixture
-def rng() -> random.Random:
-    return random.Random(37)
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    """One of each test's own: a server that meets the same context again would keep it flat."""
+    return random.Random(request.node.name)
 
 
 def check_flat(
@@ -61,7 +62,7 @@ def check_flat(
 
 
 def forest_prompt(rng: random.Random) -> TreePrompt:
-    return TreePrompt(random_tokens(rng, 5), random_forest(rng, 4), random_tokens(rng, 4))
+    return TreePrompt(random_tokens(rng, 5), random_forest(rng, 6), random_tokens(rng, 4))
 
 
 @pytest.mark.parametrize("patches", [False, True])
@@ -109,7 +110,7 @@ def test_a_settling_request_that_is_aborted(
         served.engine.abort(rid)
 
     prompt = TreePrompt(
-        random_tokens(rng, 5), [chain_tree(rng, 30, 20 + i) for i in range(3)], [7, 8, 9]
+        random_tokens(rng, 5), [chain_tree(rng, 18, 20 + i) for i in range(6)], [7, 8, 9]
     )
     warm_up(served, rng, prompt)
     passes.during = abort
