@@ -9,8 +9,8 @@ from pathlib import Path
 
 from depcache.errors import ServerError
 
-SERVED = ("lake:sql:12", "linked:bird:closed")
-"""Whose requests real servers get: where most is gained, and the least of a closed prompt."""
+SERVED = ("lake:sql:12",)
+"""Whose requests real servers get: where most is gained."""
 
 REPLAYED = ("whole:bird", "lake:sql:6")
 
