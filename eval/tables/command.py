@@ -80,11 +80,11 @@ def run(args: argparse.Namespace) -> int:
     started = time.perf_counter()
     if args.ahead:
         return _run_ahead(args, started)
-    joined = join_reports(args.join, args.data)
-    if args.quick and not args.tokens:
-        with tempfile.TemporaryDirectory() as folder:
-            commands = make_commands(args.data, args.model, Path(folder), args.models)
-            joined = join_reports([*args.join, *run_parts(commands)], args.data)
+    with tempfile.TemporaryDirectory() as folder:
+        files = list(args.join)
+        if args.quick and not args.tokens:
+            files += run_parts(make_commands(args.data, args.model, Path(folder), args.models))
+        joined = join_reports(files, args.data)
     open_set = cache(lambda name: read_sql_set(args.data, name))
     found = simulate(open_set, num_tokens, quick=args.quick)
     print(to_text(found.tokens), file=sys.stderr)
