@@ -29,7 +29,6 @@ WITHOUT_FILE = {
     "docs/operate/sizing.md: KV of one token": "arithmetic",
     "docs/use/recognise.md: What is recognised": "a limit, not a measurement",
     "docs/use/recognise.md: Rules": "a limit, not a measurement",
-    "docs/use/tables.md: Bounds": "a limit, not a measurement",
 }
 FIGURE = re.compile(r"\d\s?(?:ms|%|s|GB/s|times|x)(?!\w)")
 WHY_NOT = ("was not written down", "is not in this history", "was run before its commit")
