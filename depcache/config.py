@@ -209,7 +209,7 @@ def load_config() -> Config:
     path = os.environ.get(CONFIG_VARIABLE)
     values = read_yaml(path, CONFIG_VARIABLE) if path else {}
     try:
-        return Config(**values)
+        config = Config(**values)
     except SettingsError as error:
         raise ConfigError(f"{error}: write it as JSON") from error
     except ValidationError as error:
@@ -220,3 +220,9 @@ def load_config() -> Config:
             f"setting {name!r} = {first.get('input')!r} is wrong: {first['msg']}; "
             f"the settings are {known}"
         ) from error
+    if config.recompute is not None and config.recognise in ("off", ""):
+        raise ConfigError(
+            f"setting recompute = {config.recompute:g} is a share of what recognise finds, and "
+            "recognise is off: set recognise too, or let requests say what they recompute"
+        )
+    return config

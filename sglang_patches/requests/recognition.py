@@ -42,17 +42,9 @@ _recompute: float | None = None
 
 
 def set_recognisers(config: Config) -> None:
-    """Take over the settings, for this process.
-
-    Raises ConfigError for an unknown name, and for a share of what nobody looks for.
-    """
+    """Take over the settings, for this process. Raises ConfigError for an unknown name."""
     global _names, _recompute
     _names, _recompute = read_names(config.recognise), config.recompute
-    if _recompute is not None and _names is not None and not _names:
-        raise ConfigError(
-            f"setting recompute = {_recompute:g} is a share of what recognise finds, and recognise "
-            "is off: set recognise too, or let requests say what they recompute"
-        )
 
 
 def read_names(setting: str) -> Sequence[str] | None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from depcache.config import Config
-from depcache.errors import ConfigError, PromptError
+from depcache.errors import PromptError
 from depcache.prompt.outline import Outline
 from depcache.prompt.recompute import Recompute
 from depcache.tables import Catalog, Table
@@ -93,12 +93,6 @@ def test_a_share_of_facts_is_computed_again_where_the_setting_says_so(file: Path
     plain = request(FACTS)
     assert found_in(plain) == {"arrows": 2}
     assert "depcache_see" not in plain.sampling_params["custom_params"]
-
-
-def test_a_share_of_what_nobody_looks_for_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"recompute = 0\.05 .* recognise is off"):
-        take(Config(recompute=0.05))
-    take(Config())
 
 
 @pytest.mark.parametrize("matches", [True, False])
