@@ -90,7 +90,7 @@ def _convert_plain(
     if found is None:
         return render()
     outline, rows = found
-    params = params_of(outline)
+    params = params_of(outline, rows)
     try:
         wire = _read_outline(params, serving)
         processed = _render_outline(render, serving, request, wire)

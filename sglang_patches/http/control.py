@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -35,7 +35,7 @@ def make_question(question: dict[str, Any]) -> str:
     return QUESTION_PREFIX + json.dumps(question)
 
 
-def is_question(rid: str | None) -> bool:
+def is_question(rid: str | None) -> TypeGuard[str]:
     """Whether a state query's request id carries a question."""
     return rid is not None and rid.startswith(QUESTION_PREFIX)
 
@@ -50,7 +50,7 @@ def answer(scheduler: Scheduler, rid: str | None) -> dict[str, Any]:
     state: dict[str, Any] = {}
     try:
         state["cache"] = cache.describe()
-        if rid is not None and is_question(rid):
+        if is_question(rid):
             question = json.loads(rid[len(QUESTION_PREFIX) :])
             state["reply"] = _ANSWERS[question["ask"]](cache, question)
     except PromptError as error:

@@ -97,12 +97,12 @@ def find_context(
     return found.outline, dict(Counter(row.name for row in found.rows))
 
 
-def params_of(outline: Outline) -> dict[str, Any]:
-    """What a request says that holds what was found, as its sender would say it.
+def params_of(outline: Outline, rows: Mapping[str, int]) -> dict[str, Any]:
+    """What a request says that holds what `find_context` found, as its sender would say it.
 
-    It is fused where the settings say so. Rows that see each other are tables, which stay exact.
+    Facts are fused where the settings say so. Tables stay as they are, whatever they see.
     """
-    return row_params(outline, LAYOUT, None if outline.sees else _recompute)
+    return row_params(outline, LAYOUT, None if TABLES in rows else _recompute)
 
 
 def recognise_text(obj: Any) -> None:
@@ -117,7 +117,7 @@ def recognise_text(obj: Any) -> None:
     if (found := find_context(obj.text, read_match(params))) is None:
         return
     outline, rows = found
-    params = {**without_match(params), **params_of(outline)}
+    params = {**without_match(params), **params_of(outline, rows)}
     obj.sampling_params = {**(obj.sampling_params or {}), "custom_params": params}
     setattr(obj, RECOGNISED, rows)
 

@@ -32,6 +32,7 @@ from sglang_patches.requests.recognition import (
 pytest.importorskip("ahocorasick", reason="needs the extra `tables`")
 
 SHOP = Catalog([Table("a", "CREATE TABLE a (x INT)"), Table("b", "CREATE TABLE b (y INT)", ("a",))])
+LONE = Catalog([SHOP["a"], Table("c", "CREATE TABLE c (z INT)")])
 TABLES = f"Tables:\n\n{SHOP['b'].text}\n\n{SHOP['a'].text}\n\nWho?"
 FACTS = "Facts:\nA -> r -> B\nB -> r -> C\n\nWho?"
 
@@ -89,6 +90,11 @@ def test_a_share_of_facts_is_computed_again_where_the_setting_says_so(file: Path
     assert params.items() >= Recompute(0.05).to_params().items()
     assert params["depcache_layout"] == "sequential"
     assert "depcache_see" not in tables.sampling_params["custom_params"]
+    alone = request(f"Tables:\n\n{SHOP['a'].text}\n\n{LONE['c'].text}\n\nWho?")
+    LONE.write(file)
+    take(Config(tables=str(file), match_tables=True, recognise="auto", recompute=0.05))
+    assert found_in(alone) == {"tables": 2}  # neither sees the other
+    assert "depcache_see" not in alone.sampling_params["custom_params"]
     take(Config(recognise="auto"))
     plain = request(FACTS)
     assert found_in(plain) == {"arrows": 2}
