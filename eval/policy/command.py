@@ -28,6 +28,7 @@ from depcache.cli.output import make_progress
 from depcache.errors import ConfigError
 from depcache.install_hints import install_command
 from depcache.plan.schedule import FCFS, MAX_PASSED
+from depcache.serving.tiny import resolve_model
 from eval.output import about, add_output, write_report
 from eval.policy.graph import write_made_graph
 from eval.policy.matrix import (
@@ -62,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--graph", default="metaqa", help="folder of the graph in it (default metaqa)")
     add("--chunks", type=Path, help="folder of the retrieval traces (default: chunks beside it)")
     add("--tables", type=Path, help="folder of the schemas, for whole:bird, lake:sql:6, ...")
+    add("--tokenizer", help="of this model: a folder or depcache-tiny (default: made of the texts)")
     add("--cache", type=Path, help="folder to keep prepared workloads in")
     add("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: cores)")
     add("--workloads", nargs="+", help="only these (uniform zipfian temporal chunks_musique ...)")
@@ -112,7 +114,8 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     )
     cache = args.cache or folder
     graph, chunks, notes = find_data(args, cache)
-    source = Source(graph, chunks, cache, args.tables)
+    model = None if args.tokenizer is None else Path(resolve_model(args.tokenizer))
+    source = Source(graph, chunks, cache, args.tables, model)
     err = Console(stderr=True, highlight=False)
     cells: list[Cell] = []
     sizes: list[dict[str, Any]] = []
@@ -155,6 +158,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "num_running": args.running,
             "private_tokens": args.private_tokens,
             "max_passed": args.max_passed,
+            "tokenizer": args.tokenizer,
             "quick": args.quick,
         },
         **about(args, time.perf_counter() - started),

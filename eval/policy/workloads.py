@@ -11,7 +11,8 @@ Three families:
     whole:bird, lake:sql:6, ...  tables of text-to-SQL prompts (`eval.policy.table_streams`)
 
 Tokens are those of a byte-level BPE trained on the texts themselves: no download, always the
-same. The `zipfian` and `temporal` parameters are the defaults of `eval.workloads.patterns`.
+same; or those of a model that is named. The `zipfian` and `temporal` parameters are the defaults
+of `eval.workloads.patterns`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -73,12 +74,19 @@ class Source:
     chunks  folder with `retrieval_<set>_requests.jsonl` and `_chunks.jsonl.gz`
     cache   folder for the prepared workloads
     tables  folder of the schemas, see `eval.tables.sets`
+    model   the folder of a model whose tokenizer is used; None trains one on the texts
     """
 
     def __init__(
-        self, graph: Path, chunks: Path | None, cache: Path, tables: Path | None = None
+        self,
+        graph: Path,
+        chunks: Path | None,
+        cache: Path,
+        tables: Path | None = None,
+        model: Path | None = None,
     ) -> None:
         self._tables = tables
+        self._tokenizer_files = [] if model is None else [model / "tokenizer.json"]
         self._graph = graph
         self._chunks = chunks
         self._cache = cache
@@ -93,28 +101,35 @@ class Source:
             files = files_of(self._tables, spec.kind)
         else:
             files = self._chunk_files(spec) if spec.is_trace else [self._graph]
-        for file in files:
+        for file in [*files, *self._tokenizer_files]:
             if not file.is_file():
                 raise SetError(f"there is no file {str(file)!r}: {spec.kind!r} needs it")
         digest = hashlib.sha256(json.dumps([RECIPE, asdict(spec)]).encode())
-        for file in files:
+        for file in [*files, *self._tokenizer_files]:
             digest.update(file.read_bytes())
         path = self._cache / f"{spec.kind}-{digest.hexdigest()[:16]}.npz"
         if not path.exists():
             if self._tables is not None and is_tables:
                 prepared = prepare_tables(
-                    self._tables, spec.kind, spec.num_requests, spec.seed, train_tokenizer
+                    self._tables, spec.kind, spec.num_requests, spec.seed, self._tokenizer
                 )
             else:
                 prepared = self._trace(spec, *files) if spec.is_trace else self._synthetic(spec)
             write_prepared(path, prepared)
         return path
 
+    def _tokenizer(self, texts: Iterable[str]) -> PromptTokenizer:
+        if not self._tokenizer_files:
+            return train_tokenizer(texts)
+        from tokenizers import Tokenizer
+
+        return PromptTokenizer(Tokenizer.from_file(str(self._tokenizer_files[0])))
+
     def _synthetic(self, spec: PolicySpec) -> Prepared:
         if spec.kind not in KINDS:
             raise SetError(f"{spec.kind!r} is no workload: use {', '.join(KINDS)} or {CHUNKS}...")
         if self._tokens is None:
-            self._tokens = _EntityTokens(NetworkXStore.from_file(self._graph))
+            self._tokens = _EntityTokens(NetworkXStore.from_file(self._graph), self._tokenizer)
         tokens = self._tokens
         num_names = len(tokens.store.names())
         if spec.pool > num_names:
@@ -143,7 +158,7 @@ class Source:
         with gzip.open(chunks, "rt", encoding="utf-8") as lines:
             found = {row["cid"]: row for row in map(json.loads, lines)}
         texts = {cid: row["text"] for cid, row in found.items() if "text" in row}
-        tokenizer = train_tokenizer([*texts.values(), DEFAULT_SYSTEM])
+        tokenizer = self._tokenizer([*texts.values(), DEFAULT_SYSTEM])
         names = list(texts)
         pieces = tokenizer.encode_elements([f"\n{texts[name]}" for name in names])
         tokens = dict(zip(names, map(list, pieces), strict=True))
@@ -159,10 +174,12 @@ class Source:
 class _EntityTokens:
     """Tokens of the paths of a graph's entities, each encoded once."""
 
-    def __init__(self, store: GraphStore) -> None:
+    def __init__(
+        self, store: GraphStore, train: Callable[[Iterable[str]], PromptTokenizer]
+    ) -> None:
         texts = (f"\n{text}" for triple in store.triples() for text in triple)
         self.store = store
-        self.tokenizer = train_tokenizer(dict.fromkeys([*texts, " -> "]))
+        self.tokenizer = train(dict.fromkeys([*texts, " -> "]))
         self._paths = EntityPaths(store)
         self._found: dict[str, list[list[int]]] = {}
 

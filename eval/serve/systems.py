@@ -261,9 +261,16 @@ class Writer:
         )
 
     def _render_tables(self, system: System, request: Request) -> RenderedPrompt:
+        message = DEFAULT_TABLE_SYSTEM if request.system is None else request.system
         if system.prompt == "dependency" and system.recompute is None:
-            catalog = Catalog(request.tables)
-            return render_tables(catalog, None, request.question, close=False, layout=system.layout)
+            return render_tables(
+                Catalog(request.tables),
+                None,
+                request.question,
+                system=message,
+                close=False,
+                layout=system.layout,
+            )
         texts = {
             "declared": request.declared,
             "sorted": request.by_heat,
@@ -272,7 +279,7 @@ class Writer:
             texts,
             request.question,
             heading=HEADING,
-            system=DEFAULT_TABLE_SYSTEM,
+            system=message,
             recompute=system.recompute,
         )
 

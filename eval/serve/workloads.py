@@ -12,6 +12,8 @@ chunks:musique-contexts:paraphrased
 
 lake:sql:12        tables of text-to-SQL prompts; whole:bird, linked:bird and the like too, and
                    :closed behind them (see `eval.tables.prompts`)
+agents:lake:sql:12         three calls about each question with other instructions, which are the
+agents-behind:lake:sql:12  system message, or stand behind the tables (see `eval.tables.agents`)
 
 A number at the end of the first, as in zipfian:metaqa:4000, asks for prompts of about so many
 tokens as plain text: as many entities as it takes.
@@ -23,7 +25,7 @@ import hashlib
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path as File
 
@@ -34,15 +36,17 @@ from depcache.tables.catalog import Catalog
 from depcache.tables.table import Table
 from eval.chunks.streams import STREAMS, make_stream, read_set
 from eval.sets import DataSet, SetError
+from eval.tables.agents import INSTRUCTIONS, calls_of
 from eval.tables.prompts import KINDS as TABLES
 from eval.tables.prompts import choose, read_form
-from eval.tables.sets import SqlQuestion, read_sql_set
+from eval.tables.sets import SqlQuestion, SqlSet, read_sql_set
 from eval.workloads.graphs import Graphs
 from eval.workloads.paths import NUM_HOPS, NUM_PATHS, EntityPaths, draw_pool
 from eval.workloads.patterns import KINDS, NUM_ENTITIES, make_workload
 from eval.workloads.questions import texts_and_answers
 
 QUESTIONS, CHUNKS = "questions", "chunks"
+AGENTS, AGENTS_BEHIND = "agents", "agents-behind"
 _NUM_FITTED = 30
 
 
@@ -81,10 +85,14 @@ class ServeSpec:
         return self.name.partition(":")[2].partition(":")[2]
 
     @property
+    def is_of_tables(self) -> bool:
+        return self.pattern in (*TABLES, AGENTS, AGENTS_BEHIND)
+
+    @property
     def num_tokens(self) -> int | None:
         """About how many tokens a prompt has as plain text; None: as many as its entities give."""
         text = self.last
-        if not text or self.pattern == CHUNKS or self.pattern in TABLES:
+        if not text or self.pattern == CHUNKS or self.is_of_tables:
             return None
         if not text.isdecimal() or int(text) < 1 or self.pattern == QUESTIONS:
             raise SetError(
@@ -100,6 +108,7 @@ class Request:
 
     passages  instead of paths
     tables    instead of paths, in an order that means nothing
+    system    the system message of tables, which may be empty; None for the usual one
     declared  the texts of the tables, in an order that any client can give them
     by_heat   the passages, or the texts of the tables, sorted by how often they occur in the whole
               workload, most first
@@ -113,6 +122,7 @@ class Request:
     tables: tuple[Table, ...] = ()
     declared: tuple[str, ...] = ()
     by_heat: tuple[str, ...] = ()
+    system: str | None = None
 
     @property
     def has_paths(self) -> bool:
@@ -131,7 +141,11 @@ class Workload:
 
     def digest(self) -> str:
         """Returns a digest of the spec and of all that is sent."""
-        text = json.dumps([asdict(self.spec), [asdict(each) for each in self.requests]])
+        sent = [asdict(each) for each in self.requests]
+        for each in sent:
+            if each["system"] is None:
+                del each["system"]  # so digests are those of reports from before there was one
+        text = json.dumps([asdict(self.spec), sent])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -139,7 +153,7 @@ def make(spec: ServeSpec, graphs: Graphs) -> Workload:
     """The workload. Raises SetError when its pattern or its graph does not exist."""
     if spec.pattern == CHUNKS:
         return Workload(spec, _ask_chunks(spec, graphs.folder), None)
-    if spec.pattern in TABLES:
+    if spec.is_of_tables:
         return _ask_tables(spec, graphs.folder)
     store, data = graphs.open(spec.graph)
     if spec.pattern == QUESTIONS:
@@ -147,7 +161,7 @@ def make(spec: ServeSpec, graphs: Graphs) -> Workload:
     elif spec.pattern in KINDS:
         requests = _draw(spec, store)
     else:
-        names = ", ".join([*KINDS, QUESTIONS, CHUNKS, *TABLES])
+        names = ", ".join([*KINDS, QUESTIONS, CHUNKS, *TABLES, AGENTS, AGENTS_BEHIND])
         raise SetError(f"{spec.name!r} is no workload: use {names}, a colon and a graph")
     return Workload(spec, requests, store)
 
@@ -227,7 +241,7 @@ def _ask_chunks(spec: ServeSpec, folder: File | None) -> list[Request]:
 
 
 def _ask_tables(spec: ServeSpec, folder: File | None) -> Workload:
-    form = read_form(spec.name)
+    form = read_form(spec.name if spec.pattern in TABLES else spec.name.partition(":")[2])
     if folder is None:
         raise SetError(f"{spec.name!r} needs schemas: name the folder that holds them with --data")
     data = read_sql_set(folder, form.set_name)
@@ -236,10 +250,10 @@ def _ask_tables(spec: ServeSpec, folder: File | None) -> Workload:
     while len(asked) < spec.num_requests:  # asked again in another order when there are few
         asked += rng.sample(data.questions, len(data.questions))
     asked = asked[: spec.num_requests]
-    chosen = [list(choose(data, question, form, rng)) for question in asked]
-    heat = Counter(name for names in chosen for name in names)
+    calls = list(_calls(spec, data, asked, rng))[: spec.num_requests]
+    heat = Counter(name for _, names, _ in calls for name in names)
     requests: list[Request] = []
-    for question, names in zip(asked, chosen, strict=True):
+    for text, names, system in calls:
         rng.shuffle(names)
         # Databases may declare a table alike; a prompt has a text once.
         tables = {data.catalog[name].text: name for name in reversed(names)}
@@ -247,15 +261,33 @@ def _ask_tables(spec: ServeSpec, folder: File | None) -> Workload:
         by_heat = sorted(kept, key=lambda name: (-heat[name], name))
         requests.append(
             Request(
-                question.text,
+                text,
                 entities=tuple(kept),
                 paths=(),
                 tables=tuple(data.catalog[name] for name in kept),
                 declared=tuple(data.catalog[name].text for name in data.declare(kept)),
                 by_heat=tuple(data.catalog[name].text for name in by_heat),
+                system=system,
             )
         )
-    return Workload(spec, requests, None, data.catalog)
+    # What is computed ahead has the usual system message.
+    return Workload(spec, requests, None, data.catalog if spec.pattern in TABLES else None)
+
+
+def _calls(
+    spec: ServeSpec, data: SqlSet, asked: Sequence[SqlQuestion], rng: random.Random
+) -> Iterator[tuple[str, list[str], str | None]]:
+    """What is asked, the names of its tables, and the system message of each request."""
+    for question in asked:
+        if spec.pattern in TABLES:
+            yield question.text, list(choose(data, question, read_form(spec.name), rng)), None
+            continue
+        candidates = spec.name.partition(":")[2]
+        for kind, names in calls_of(data, question, candidates, rng).items():
+            if spec.pattern == AGENTS:
+                yield question.text, list(names), INSTRUCTIONS[kind]
+            else:
+                yield f"{INSTRUCTIONS[kind]}\n\n{question.text}", list(names), ""
 
 
 def entities_of(requests: Sequence[Request]) -> list[str]:

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from eval.serve.export import export
 from eval.serve.systems import KNOWN, Writer, get_system, make_server
 from eval.serve.workloads import ServeSpec, Workload, entities_of, fit, make
 from eval.sets import SetError
+from eval.tables.agents import INSTRUCTIONS
 from eval.workloads.graphs import Graphs
 from tests.eval.tables.made import write_set
 from tests.helpers.rendered import paths_of
@@ -213,11 +215,46 @@ def test_tables_are_asked_about_in_every_order(schemas: Graphs, writer: Writer) 
         writer.write(get_system("sglang-dedup"), made.requests[0])
 
 
+@pytest.mark.parametrize("kind", ["agents", "agents-behind"])
+def test_agents_call_three_times_about_a_question(
+    schemas: Graphs, writer: Writer, kind: str
+) -> None:
+    made = make(ServeSpec(f"{kind}:whole:bird", 9), schemas)
+    assert made.catalog is None  # nothing of another system message is computed ahead
+    calls = [made.requests[at : at + 3] for at in range(0, 9, 3)]
+    for three in calls:
+        link, write, repair = three
+        assert {*write.entities} == {*repair.entities} and {*write.entities} <= {*link.entities}
+        for each, told in zip(three, INSTRUCTIONS.values(), strict=True):
+            for name in ("depcache", "sglang-declared"):
+                messages = writer.write(get_system(name), each).fields["messages"]
+                user = messages[-1]["content"]
+                if kind == "agents":
+                    assert messages[0] == {"role": "system", "content": told}
+                    assert told not in user
+                else:
+                    assert len(messages) == 1
+                    assert 0 < user.index("CREATE TABLE") < user.index(told)
+    texts = {request.question.splitlines()[-1] for three in calls for request in three}
+    assert len(texts) == 3
+
+
+def test_a_digest_does_not_depend_on_what_a_workload_does_not_have(schemas: Graphs) -> None:
+    # It is that of reports from before requests had a system message, which are joined by it.
+    made = make(ServeSpec("whole:bird", 2), schemas)
+    sent = [asdict(each) for each in made.requests]
+    assert all(each.pop("system") is None for each in sent)
+    text = json.dumps([asdict(made.spec), sent])
+    assert made.digest() == hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def test_tables_need_a_folder_and_a_form(graphs: Graphs, schemas: Graphs) -> None:
     with pytest.raises(SetError, match="with --data"):
         make(ServeSpec("whole:bird", 2), graphs)
     with pytest.raises(SetError, match="no workload of tables"):
         make(ServeSpec("lake:bird", 2), schemas)
+    with pytest.raises(SetError, match="no workload of tables"):
+        make(ServeSpec("agents:lake:bird", 2), schemas)
 
 
 def test_pairs_are_those_of_the_mask(workload: Workload, writer: Writer) -> None:
