@@ -15,6 +15,7 @@ from typing import Any
 
 from depcache.errors import ConfigError
 from eval.chunks.summary import ALL
+from eval.workloads.made_up import MADE_UP
 
 PARTS = ("tokens", "serve", "quality", "untrained_trees")
 MIN_PROMPT = 2000
@@ -175,11 +176,11 @@ def _repeats(row: Row) -> bool:
     return row["stream"] not in (None, PARAPHRASED) and row["system"].startswith(FUSED)
 
 
-def _cut(method: str, share: float) -> Callable[[Row], bool]:
-    """Chunks of fixed size, all sets, the model that ships."""
+def _cut(method: str, share: float, name: str = ALL) -> Callable[[Row], bool]:
+    """Chunks of fixed size, all sets or that of this name, the model that ships."""
     return lambda row: (
         row["form"] == "cut"
-        and row["set"] == ALL
+        and row["set"] == name
         and row["model"] == SHIPPED
         and (row["method"], row["recompute"]) == (method, share)
     )
@@ -192,6 +193,29 @@ def _rows(row: Row) -> bool:
         and row["method"] not in ("full", ORACLE)
         and row["recompute"] <= 0.15
     )
+
+
+def _cuts(name: str = ALL, suffix: str = "") -> list[Bar]:
+    """The bars of chunks that are cut anywhere."""
+    asked = (
+        ("previous", 0.0, 0.95, False),
+        ("first", 0.15, 0.75, False),
+        (ORACLE, 0.15, 0.75, False),
+        ("mixed", 0.15, 0.65, False),
+        ("random", 0.15, 0.2, True),
+    )
+    words = {ORACLE: "all-layer oracle"}
+    return [
+        Bar(
+            f"{words.get(method, method)}, {share:.0%}{suffix}".replace("%", " %"),
+            "quality",
+            "gone",
+            limit,
+            at_most,
+            _cut(method, share, name),
+        )
+        for method, share, limit, at_most in asked
+    ]
 
 
 BARS = (
@@ -217,13 +241,11 @@ BARS = (
         "ttft_to_sglang",
         1.1,
         True,
-        lambda row: row["system"] == f"{FUSED}-100",
+        # SGLang has no phase in which facts are computed ahead.
+        lambda row: row["system"] == f"{FUSED}-100" and row["phase"] != AHEAD,
     ),
-    Bar("previous, 0 %", "quality", "gone", 0.95, False, _cut("previous", 0.0)),
-    Bar("first, 15 %", "quality", "gone", 0.75, False, _cut("first", 0.15)),
-    Bar("all-layer oracle, 15 %", "quality", "gone", 0.75, False, _cut(ORACLE, 0.15)),
-    Bar("mixed, 15 %", "quality", "gone", 0.65, False, _cut("mixed", 0.15)),
-    Bar("random, 15 %", "quality", "gone", 0.2, True, _cut("random", 0.15)),
+    *_cuts(),
+    *_cuts(MADE_UP, ", made-up worlds"),
     Bar(
         "points lost by a model as it comes, best setting",
         "untrained_trees",

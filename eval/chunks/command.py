@@ -37,6 +37,7 @@ from eval.chunks.summary import summarise
 from eval.chunks.table import read_tables
 from eval.output import about, add_output, require, write_report
 from eval.quality.prompts import SETS, make_sets
+from eval.workloads.made_up import MADE_UP, make_made_up
 from models.tiny.stages import SELF_ATTENTION, TINY, kept_folder
 
 NUM_QUICK, NUM_QUESTIONS = 3, 500
@@ -52,7 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--show", type=Path, metavar="FILE", help="print the tables of a report")
     add("--check", type=Path, nargs="+", metavar="FILE", help="judge the bars of these reports")
     add("--data", type=Path, help="folder that holds the public sets (default: the demo only)")
-    add("--sets", nargs="+", choices=SETS, default=list(SETS), help="(default: all)")
+    add(
+        "--sets",
+        nargs="+",
+        choices=(*SETS, MADE_UP),
+        default=list(SETS),
+        help=f"(default: all but {MADE_UP})",
+    )
     add("--models", nargs="+", metavar="NAME=DIR", help="(default: depcache-tiny and control)")
     add("--questions", type=int, help=f"of each set (default {NUM_QUESTIONS})")
     add("--lines", type=Path, help="JSONL file of the questions asked, to go on from")
@@ -122,8 +129,10 @@ def ask_questions(args: argparse.Namespace, table: str) -> dict[str, Any]:
     models = read_models(args.models)
     number = args.questions or (NUM_QUICK if args.quick else NUM_QUESTIONS)
     with err.status("looking for paths"):
-        numbers = dict.fromkeys(args.sets, number)
+        numbers = {name: number for name in args.sets if name != MADE_UP}
         sets = make_sets(args.data, numbers, pruner=args.pruner, max_paths=args.paths)
+        if MADE_UP in args.sets:
+            sets[MADE_UP] = make_made_up(number, args.paths)
     with tempfile.TemporaryDirectory(prefix="depcache-eval-") as folder:
         if table == "quality":
             how = ask_methods

@@ -11,6 +11,8 @@ a line is one method:
     recompute  share of the context that is computed again
     em, f1     of the answer; kl is its divergence from full attention of the same form, in nats
     computed   tokens of the second pass, the task among them; context is what is reused or not
+
+A line of a made-up world has its number as `world` (see `eval.workloads.made_up`).
 """
 
 from __future__ import annotations
@@ -116,6 +118,8 @@ def ask_all(
         asked = sets[name][number]
         rows = list(how(readers[model], asked))
         line = {"model": model, "set": name, "number": number, "commit": commit, "rows": rows}
+        if asked.world:
+            line["world"] = asked.world
         _append(file, line)
         tell(f"{model}, {name}, question {number + 1}")
 

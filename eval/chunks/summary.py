@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the lines of questions to the table of methods, with intervals over the questions."""
+"""From the lines of questions to the table of methods, with intervals over questions or worlds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ Key = tuple[str, str, str, float]
 """Form, method, placement and share."""
 
 Values = NDArray[np.float64]
+Means = Callable[[Values], Values]
+"""Means of values of the questions, one for each time that these were drawn anew."""
 
 
 def summarise(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -40,7 +42,8 @@ def summarise(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     computed_share   tokens of the second pass by tokens of the whole prompt
     gone             share of the kl of reuse of the same form and placement that is gone, with
                      `gone_95`; None where reuse has none
-    All intervals are of 95 %, by bootstrap over the same questions.
+    All intervals are of 95 %, by bootstrap over the same questions; where lines have a `world`,
+    over worlds, as questions of one have much in common. A line without one is a world by itself.
     """
     cases: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for line in sorted(lines, key=lambda line: line["number"]):
@@ -67,7 +70,7 @@ def _summarise_set(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     reusing = [rows for rows in of_questions if any(placement for _, _, placement, _ in rows)]
     fewest = min(reusing or of_questions, key=len)
     keys = [key for key in fewest if all(key in rows for rows in reusing)]
-    draws = np.random.default_rng(0).integers(0, len(lines), (NUM_RESAMPLES, len(lines)))
+    means = _resample([line.get("world", f"of question {n}") for n, line in enumerate(lines)])
 
     def values(key: Key, measure: str) -> Values:
         full = key[0], "full", "", 1.0
@@ -86,9 +89,9 @@ def _summarise_set(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             "recompute": share,
             "n": len(lines),
             "right": _round(right.mean()),
-            "right_95": _interval(right[draws].mean(1)),
+            "right_95": _interval(means(right)),
             "lost": _round(flat.mean() - right.mean()),
-            "lost_95": _interval((flat - right)[draws].mean(1)),
+            "lost_95": _interval(means(flat - right)),
             "f1": _round(values(key, "f1").mean()),
             "kl": _round(values(key, "kl").mean()),
         }
@@ -100,34 +103,42 @@ def _summarise_set(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         full, reuse = values((form, "full", "", 1.0), "em"), None
         if placement:
             reuse = values((form, "reuse", placement, 0.0), "em")
-        row |= _recovered(right, full, reuse, draws)
+        row |= _recovered(right, full, reuse, means)
         if placement:
-            row |= _gone(values(key, "kl"), values((form, "reuse", placement, 0.0), "kl"), draws)
+            row |= _gone(values(key, "kl"), values((form, "reuse", placement, 0.0), "kl"), means)
         table.append(row)
     return table
 
 
-def _recovered(
-    right: Values, full: Values, reuse: Values | None, draws: NDArray[np.int64]
-) -> dict[str, Any]:
+def _resample(worlds: Sequence[str]) -> Means:
+    """Draw as many worlds as there are, again and again, each with all its questions."""
+    _, of_question = np.unique(worlds, return_inverse=True)
+    num = int(of_question.max()) + 1
+    drawn = np.random.default_rng(0).integers(0, num, (NUM_RESAMPLES, num))
+    times = np.stack([np.bincount(row, minlength=num) for row in drawn])
+    times = times[:, of_question].astype(np.float64)
+    return lambda values: times @ values / times.sum(1)
+
+
+def _recovered(right: Values, full: Values, reuse: Values | None, means: Means) -> dict[str, Any]:
     nothing = {"recovered": None, "low": None, "high": None}
     if reuse is None:
         return nothing
-    gaps = (full - reuse)[draws].mean(1)
+    gaps = means(full - reuse)
     gap = (full - reuse).mean()
     if gap < MIN_GAP or np.percentile(gaps, 2.5) <= 0:
         return nothing
     with np.errstate(divide="ignore", invalid="ignore"):
-        shares = (right - reuse)[draws].mean(1) / gaps
+        shares = means(right - reuse) / gaps
     low, high = _interval(shares[np.isfinite(shares)])
     return {"recovered": _round((right - reuse).mean() / gap), "low": low, "high": high}
 
 
-def _gone(kl: Values, reuse: Values, draws: NDArray[np.int64]) -> dict[str, Any]:
+def _gone(kl: Values, reuse: Values, means: Means) -> dict[str, Any]:
     if reuse.mean() < MIN_KL:
         return {"gone": None, "gone_95": None}
     with np.errstate(divide="ignore", invalid="ignore"):
-        shares = 1 - kl[draws].mean(1) / reuse[draws].mean(1)
+        shares = 1 - means(kl) / means(reuse)
     found = _interval(shares[np.isfinite(shares)])
     return {"gone": _round(1 - kl.mean() / reuse.mean()), "gone_95": found}
 

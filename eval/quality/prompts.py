@@ -24,11 +24,15 @@ HOPS = {DEMO: 3} | {name: 3 for name in (*SETS, *UNSEEN_SETS) if name.endswith("
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One question; `paths` in the stable order of the graph, as every system gets them."""
+    """One question; `paths` in the stable order of the graph, as every system gets them.
+
+    world  what it has in common with other questions; empty where it stands for itself
+    """
 
     text: str
     answers: tuple[str, ...]
     paths: tuple[Path, ...]
+    world: str = ""
 
     def is_reachable(self) -> bool:
         """Whether a path holds an answer: no reader of the paths can do better."""

@@ -12,6 +12,7 @@ import pytest
 from depcache.errors import ConfigError
 from eval.__main__ import main
 from eval.chunks.bars import BARS, PARTS, join_reports, judge, serve_rows
+from eval.workloads.made_up import MADE_UP
 
 
 def simulated(stream: str, system: str, to_prefix: float, prompt: float = 2250.0) -> dict[str, Any]:
@@ -75,6 +76,21 @@ def test_of_settings_the_best_decides() -> None:
     bar = judge({"untrained_trees": rows})["points lost by a model as it comes, best setting"]
     assert (bar["value"], bar["held"]) == (0.01, True)
     assert bar["of"] == "base, all, paths, first, sequential, 0.05"
+
+
+def test_made_up_worlds_are_judged_beside_the_public_sets() -> None:
+    row = {"model": "depcache-tiny", "form": "cut", "placement": "sequential"}
+    row |= {"method": "first", "recompute": 0.15}
+    bars = judge(
+        {"quality": [row | {"set": "all", "gone": 0.7}, row | {"set": MADE_UP, "gone": 0.8}]}
+    )
+    assert bars["first, 15 %"]["held"] is False
+    assert bars["first, 15 %, made-up worlds"] == {
+        "bar": "gone >= 0.75",
+        "value": 0.8,
+        "held": True,
+        "of": "depcache-tiny, made_up, cut, first, sequential, 0.15",
+    }
 
 
 def test_what_was_served_stands_beside_sglang() -> None:

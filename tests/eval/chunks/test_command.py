@@ -78,4 +78,15 @@ def test_the_table_of_methods_has_the_keys_that_the_bars_read(tmp_path: Path) ->
     assert bars["random, 15 %"]["value"] is not None
 
 
+def test_made_up_worlds_are_a_set_that_is_named(tmp_path: Path) -> None:
+    folder = make_model("llama_mha", tmp_path / "model")
+    lines, out = tmp_path / "lines.jsonl", tmp_path / "out.json"
+    words = ["chunks", "--methods", "--sets", "made_up", "--paths", "10", "--questions", "2"]
+    words += ["--models", f"mine={folder}", "--lines", str(lines), "--json", str(out)]
+    assert main(words) == 0
+    assert [json.loads(text)["world"] for text in lines.read_text().splitlines()] == ["0", "0"]
+    rows = json.loads(out.read_text())["quality"]
+    assert {(row["set"], row["n"]) for row in rows} == {("made_up", 2)}
+
+
 FORMS = ("merged", "paths", "triples")

@@ -57,3 +57,21 @@ def test_all_sets_of_a_model_are_summed_up_too() -> None:
     table = summarise([one, two])
     assert [row["set"] for row in table] == ["s", "s", "t", "t", "all", "all"]
     assert (table[-1]["right"], table[-1]["n"]) == (0.5, 2)
+
+
+def test_intervals_are_over_worlds() -> None:
+    # Ten questions of one world that all come out alike tell no more than one of them.
+    lines = [line(n, full=1.0, reuse=float(n % 20 < 10)) for n in range(40)]
+    single = summarise(lines)[1]["right_95"]
+    in_worlds = [each | {"world": str(each["number"] // 10)} for each in lines]
+    wide = summarise(in_worlds)[1]
+    assert wide["right"] == 0.5
+    assert wide["right_95"] == [0.0, 1.0]
+    assert single[0] > 0.3 and single[1] < 0.7
+
+
+def test_a_world_counts_by_its_questions() -> None:
+    lines = [line(n, full=1.0, reuse=float(n == 0)) for n in range(5)]
+    worlds = [each | {"world": "one" if each["number"] == 0 else "other"} for each in lines]
+    reuse = summarise(worlds)[1]
+    assert (reuse["right"], reuse["right_95"]) == (0.2, [0.0, 1.0])
