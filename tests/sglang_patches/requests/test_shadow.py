@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from depcache.config import Config
 from depcache.prompt.recompute import Recompute
 from depcache.prompt.roots import MARK
-from depcache.select.guard import LAST_STEP, WINDOW
+from depcache.select.guard import LAST_STEP, WINDOW, QualityGuard
 from sglang_patches.requests.fused import GUARDED
 from sglang_patches.requests.shadow import Shadow, read_agreement, shadow
 from tests.helpers.engine import RunningEngine, start_engine
@@ -23,6 +24,7 @@ from tests.helpers.prompts import TreePrompt, plain, random_tokens
 pytestmark = pytest.mark.sglang
 
 NUM_ROWS = 6
+MIN_AGREEMENT = Config.model_fields["fused_min_agreement"].default
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +37,18 @@ def engine(model_path: Callable[[str], Path]) -> Iterator[RunningEngine]:
 class Asker:
     """Asks about the same rows, which are cached, in another order each time."""
 
-    def __init__(self, engine: RunningEngine, seed: int, **options: str) -> None:
+    def __init__(
+        self,
+        engine: RunningEngine,
+        seed: int,
+        system_len: int = 6,
+        row_len: int = 25,
+        **options: str,
+    ) -> None:
         rng = random.Random(seed)
         self.engine, self._rng, self._options = engine, rng, options
-        self._system = random_tokens(rng, 6)
-        self._rows = [(random_tokens(rng, 25), []) for _ in range(NUM_ROWS)]
+        self._system = random_tokens(rng, system_len)
+        self._rows = [(random_tokens(rng, row_len), []) for _ in range(NUM_ROWS)]
         engine.ask(TreePrompt(self._system, self._rows, random_tokens(rng, 3)), 1, **options)
 
     def next(self, share: float, **asked: Any) -> tuple[TreePrompt, dict[str, Any]]:
@@ -97,6 +106,36 @@ def test_answers_that_differ_raise_the_share_and_then_end_fusing(fresh: RunningE
     pinned = asker.next(0.01, select="random", pin=True)[1]["meta_info"]["depcache"]
     assert (pinned["see"], pinned["recompute"]) == ("fused", 0.01)
     fresh.check_conservation()
+
+
+def test_a_broken_selector_ends_fusing_within_400_requests_and_it_comes_back(
+    fresh: RunningEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Shadow(0.05, MIN_AGREEMENT)  # one answer in twenty is judged
+    monkeypatch.setattr("sglang_patches.requests.shadow._shadow", kept)
+    broken = Asker(fresh, 5)
+    for _ in range(400):
+        broken.next(0.01, select="random")
+        if kept.guard.step == LAST_STEP:
+            break
+    assert kept.guard.step == LAST_STEP
+
+    # One-token rows behind a long system weigh little, so nine of ten tokens are the flat prompt's.
+    mended = Asker(fresh, 6, system_len=450, row_len=1)
+    kept = Shadow(1.0, 0.5)
+    kept.guard = QualityGuard(0.5, window=10)
+    kept.guard.step = LAST_STEP
+    monkeypatch.setattr("sglang_patches.requests.shadow._shadow", kept)
+    steps: list[int] = []
+    for _ in range(200):
+        mended.next(0.01, select="random")
+        steps.append(kept.guard.step)
+        if not kept.guard.step:
+            break
+    assert sorted(set(steps), reverse=True) == [4, 3, 2, 1, 0]
+    assert steps == sorted(steps, reverse=True)
+    report = mended.next(0.01, select="random")[1]["meta_info"]["depcache"]
+    assert (report["see"], report["recompute"]) == ("fused", 0.01)
 
 
 def test_answers_that_are_the_flat_prompts_change_nothing(fresh: RunningEngine) -> None:
