@@ -167,7 +167,7 @@ class Config(BaseSettings):
     )
     disk_backend: str = Field(
         "file",
-        description="SGLang's HiCacheStorage: file or dynamic; mooncake, simm or mori with "
+        description="SGLang's HiCacheStorage: file, dynamic or mooncake; simm or mori with "
         "experimental",
     )
     disk_config: dict[str, Any] = Field(
@@ -186,8 +186,8 @@ class Config(BaseSettings):
 
     experimental: bool = Field(
         False,
-        description="permits what has never been run with DepCache: the disk backends mooncake, "
-        "simm and mori, and tensor parallelism and LoRA on a GPU",
+        description="permits what has never been run with DepCache: the disk backends simm "
+        "and mori, and tensor parallelism and LoRA on a GPU",
     )
 
     @field_validator("tenant_shares")

@@ -14,7 +14,7 @@ from depcache.cache import EVICTION_POLICIES
 from depcache.config import Config
 from depcache.errors import ConfigError
 from sglang_patches.attention import SUPPORTED_BACKENDS
-from sglang_patches.tiers.disk.storage import POINTER_BACKENDS
+from sglang_patches.tiers.disk.storage import UNTRIED_BACKENDS
 from sglang_patches.version import BACKEND_NAME
 
 # (argument, value that is fine, flag, why not)
@@ -170,7 +170,7 @@ def _find_untried(server_args: Any, config: Config) -> list[str]:
             untried.append(f"--tp-size {tp_size} {where}")
         if enable_lora or (enable_lora is None and getattr(server_args, "lora_paths", None)):
             untried.append(f"LoRA (--enable-lora, --lora-paths) {where}")
-    if config.disk_gb and config.disk_backend in POINTER_BACKENDS:
+    if config.disk_gb and config.disk_backend in UNTRIED_BACKENDS:
         untried.append(f"disk_backend {config.disk_backend!r}")
     return [] if config.experimental else [_never_run(what) for what in untried]
 

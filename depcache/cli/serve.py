@@ -139,7 +139,7 @@ def serve(
         typer.Option(
             "--experimental",
             help="Allow what nobody has run with DepCache: --tp-size above 1 and LoRA on a GPU, "
-            "and the disk backends mooncake, simm and mori.",
+            "and the disk backends simm and mori.",
         ),
     ] = False,
     config_file: Annotated[

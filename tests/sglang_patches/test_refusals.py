@@ -71,7 +71,6 @@ UNTRIED = {
     "ranks": ({"tp_size": 2, "device": "cuda"}, {}, "--tp-size 2 on cuda"),
     "adapters": ({"enable_lora": True, "device": "cuda"}, {}, "LoRA"),
     "adapters by path": ({"lora_paths": ["a=b"], "device": "cuda"}, {}, "LoRA"),
-    "mooncake": ({}, {"DISK_BACKEND": "mooncake"}, "disk_backend 'mooncake'"),
     "simm": ({}, {"DISK_BACKEND": "simm"}, "disk_backend 'simm'"),
     "mori": ({}, {"DISK_BACKEND": "mori"}, "disk_backend 'mori'"),
 }
@@ -99,11 +98,17 @@ def test_what_was_never_run_needs_a_word_of_the_user(
 def test_a_storage_that_nothing_is_kept_in_needs_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
     from sglang_patches.refusals import find_refusals
 
-    monkeypatch.setenv("DEPCACHE_DISK_BACKEND", "mooncake")
-    assert (
-        find_refusals(SimpleNamespace(**BASE, enable_lora=False, lora_paths=["a=b"]), load_config())
-        == []
-    )
+    given = SimpleNamespace(**BASE, enable_lora=False, lora_paths=["a=b"])
+    monkeypatch.setenv("DEPCACHE_DISK_BACKEND", "mori")
+    assert find_refusals(given, load_config()) == []
+
+
+def test_mooncake_needs_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang_patches.refusals import find_refusals
+
+    for name, value in {"DISK_BACKEND": "mooncake", "HOST_GB": "1", "DISK_GB": "1"}.items():
+        monkeypatch.setenv(f"DEPCACHE_{name}", value)
+    assert find_refusals(SimpleNamespace(**BASE, tp_size=1), load_config()) == []
 
 
 @pytest.mark.parametrize("disk_gb", ["0", "1"])

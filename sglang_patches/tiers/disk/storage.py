@@ -27,7 +27,8 @@ from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory
 from depcache.errors import ConfigError, shorten
 from sglang_patches.tiers.disk.folder import NotAFileError, open_plain, tighten
 
-POINTER_BACKENDS = ("mooncake", "simm", "mori")
+UNTRIED_BACKENDS = ("simm", "mori")
+POINTER_BACKENDS = ("mooncake", *UNTRIED_BACKENDS)
 BACKENDS = ("file", "dynamic", *POINTER_BACKENDS)
 _FIXED_PAGES = ("nixl", "hf3fs", "aibrix", "eic", "shm")
 _FOLDER = "depcache_folder"
@@ -203,7 +204,7 @@ class TensorStorage:
 
 
 class PointerStorage:
-    """A backend that is given an address in memory it has registered. Not run here.
+    """A backend that is given an address in memory it has registered; of these Mooncake is tried.
 
     Each thread has one staging buffer; a value that is longer is refused.
     """
@@ -231,7 +232,13 @@ class PointerStorage:
         return True
 
     def delete(self, key: str) -> None:
-        """These stores evict by themselves."""
+        """Remove a value where the store has a verb for it, as Mooncake's has.
+
+        One that it leases to a reader stays until it evicts it, as these stores do by themselves.
+        """
+        remove = getattr(getattr(self.backend, "store", None), "remove", None)
+        if remove is not None:
+            remove(key)
 
     def sizes(self) -> None:
         return None
