@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from depcache.errors import ConfigError
 from eval.chunks.summary import ALL
+from eval.workloads.made_up import MADE_UP
 
 NAMES = {
     "demo": "demo",
@@ -17,6 +18,7 @@ NAMES = {
     "metaqa_2hop": "2 hops",
     "metaqa_3hop": "3 hops",
     "2wiki": "2Wiki",
+    MADE_UP: "made-up worlds",
     ALL: "all",
 }
 """A set -> the head of its column."""
@@ -53,7 +55,7 @@ def as_markdown(rows: Sequence[dict[str, Any]], model: str) -> str:
     lines = [heads, ["---"] * len(heads)]
     for method, of_set in cells.items():
         right = [f"{100 * of_set[name]['right']:.1f}" if name in of_set else "" for name in sets]
-        lines.append([method, *right, *_sums(of_set[ALL])])
+        lines.append([method, *right, *_sums(of_set[_whole(of_set)])])
     return "".join(map(_line, lines))
 
 
@@ -65,8 +67,10 @@ def methods_as_markdown(rows: Sequence[dict[str, Any]], model: str) -> str:
     """
     heads = ["", "right", "lost, 95 %", "recovered %", "KL gone %", "computed %"]
     lines = [heads, ["---"] * len(heads)]
-    for row in rows:
-        if row["model"] != model or row["set"] != ALL:
+    mine = [row for row in rows if row["model"] == model]
+    whole = _whole({row["set"] for row in mine})
+    for row in mine:
+        if row["set"] != whole:
             continue
         lost, _, computed = _sums(row)
         recovered = ""
@@ -82,6 +86,11 @@ def methods_as_markdown(rows: Sequence[dict[str, Any]], model: str) -> str:
         name += ", not mended" * (row["placement"] == "not mended")
         lines.append([name, f"{100 * row['right']:.1f}", lost, recovered, gone, computed])
     return "".join(map(_line, lines))
+
+
+def _whole(sets: Collection[str]) -> str:
+    """All sets together, of which a report of one set has no rows."""
+    return ALL if ALL in sets else min(sets)
 
 
 def name_of(row: dict[str, Any]) -> str:

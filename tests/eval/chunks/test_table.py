@@ -27,7 +27,7 @@ def test_every_method_has_a_name_of_its_own(name: str) -> None:
         assert {line.count("|") for line in table.splitlines()} == {table.split("\n")[0].count("|")}
 
 
-@pytest.mark.parametrize("name", [*SHOWN, "chunks_methods.json"])
+@pytest.mark.parametrize("name", [*SHOWN, "chunks_methods.json", "chunks_made_up.json"])
 def test_the_docs_show_the_tables_of_the_reports_they_name(name: str) -> None:
     page = (ROOT / "docs/as-they-come.md").read_text()
     assert name in page
