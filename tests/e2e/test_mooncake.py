@@ -26,7 +26,7 @@ from depcache.serving.process import find_free_port
 from sglang_patches.tiers.disk.storage import open_storage
 from tests.e2e import on_disk
 from tests.e2e.on_disk import Asked, Start, disk_of, report_of
-from tests.e2e.test_shared_disk import Fleet, make_prompt, wait_for
+from tests.e2e.shared_folder import Fleet, make_prompt, wait_for
 from tests.helpers.ends import SLOWEST_S
 from tests.helpers.prompts import TreePrompt, random_forest, random_tokens
 from tests.helpers.server import generate
@@ -178,3 +178,5 @@ def test_what_is_given_up_is_gone_from_the_store(tmp_path: Path, mooncake: Moonc
     assert not storage.get("one", np.zeros_like(value))
     out = np.zeros_like(value)
     assert storage.get("two", out) and (out == value).all()
+    storage.delete("two")
+    assert storage.get("two", out)  # a reader has it: it stays until the store evicts it
