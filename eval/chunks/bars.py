@@ -176,8 +176,8 @@ def _repeats(row: Row) -> bool:
     return row["stream"] not in (None, PARAPHRASED) and row["system"].startswith(FUSED)
 
 
-def _cut(method: str, share: float, name: str = ALL) -> Callable[[Row], bool]:
-    """Chunks of fixed size, all sets or that of this name, the model that ships."""
+def _cut(method: str, share: float, name: str) -> Callable[[Row], bool]:
+    """Chunks of fixed size, the set of this name, the model that ships."""
     return lambda row: (
         row["form"] == "cut"
         and row["set"] == name
@@ -195,26 +195,18 @@ def _rows(row: Row) -> bool:
     )
 
 
-def _cuts(name: str = ALL, suffix: str = "") -> list[Bar]:
+def _cuts(name: str, suffix: str = "") -> list[Bar]:
     """The bars of chunks that are cut anywhere."""
     asked = (
-        ("previous", 0.0, 0.95, False),
-        ("first", 0.15, 0.75, False),
-        (ORACLE, 0.15, 0.75, False),
-        ("mixed", 0.15, 0.65, False),
-        ("random", 0.15, 0.2, True),
+        ("previous, 0 %", "previous", 0.0, 0.95, False),
+        ("first, 15 %", "first", 0.15, 0.75, False),
+        ("all-layer oracle, 15 %", ORACLE, 0.15, 0.75, False),
+        ("mixed, 15 %", "mixed", 0.15, 0.65, False),
+        ("random, 15 %", "random", 0.15, 0.2, True),
     )
-    words = {ORACLE: "all-layer oracle"}
     return [
-        Bar(
-            f"{words.get(method, method)}, {share:.0%}{suffix}".replace("%", " %"),
-            "quality",
-            "gone",
-            limit,
-            at_most,
-            _cut(method, share, name),
-        )
-        for method, share, limit, at_most in asked
+        Bar(title + suffix, "quality", "gone", limit, at_most, _cut(method, share, name))
+        for title, method, share, limit, at_most in asked
     ]
 
 
@@ -244,7 +236,7 @@ BARS = (
         # SGLang has no phase in which facts are computed ahead.
         lambda row: row["system"] == f"{FUSED}-100" and row["phase"] != AHEAD,
     ),
-    *_cuts(),
+    *_cuts(ALL),
     *_cuts(MADE_UP, ", made-up worlds"),
     Bar(
         "points lost by a model as it comes, best setting",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +47,15 @@ def as_markdown(rows: Sequence[dict[str, Any]], model: str) -> str:
     Exact match in % of each set; points lost, KL and tokens computed are of all sets together.
     """
     cells: dict[str, dict[str, dict[str, Any]]] = {}
-    for row in rows:
-        if row["model"] == model:
-            cells.setdefault(name_of(row), {})[row["set"]] = row
+    mine, whole = _rows_of(rows, model)
+    for row in mine:
+        cells.setdefault(name_of(row), {})[row["set"]] = row
     sets = [name for name in NAMES if any(name in of_set for of_set in cells.values())]
     heads = ["", *(NAMES[name] for name in sets), "lost, 95 %", "KL", "computed %"]
     lines = [heads, ["---"] * len(heads)]
     for method, of_set in cells.items():
         right = [f"{100 * of_set[name]['right']:.1f}" if name in of_set else "" for name in sets]
-        lines.append([method, *right, *_sums(of_set[_whole(of_set)])])
+        lines.append([method, *right, *_sums(of_set[whole])])
     return "".join(map(_line, lines))
 
 
@@ -67,8 +67,7 @@ def methods_as_markdown(rows: Sequence[dict[str, Any]], model: str) -> str:
     """
     heads = ["", "right", "lost, 95 %", "recovered %", "KL gone %", "computed %"]
     lines = [heads, ["---"] * len(heads)]
-    mine = [row for row in rows if row["model"] == model]
-    whole = _whole({row["set"] for row in mine})
+    mine, whole = _rows_of(rows, model)
     for row in mine:
         if row["set"] != whole:
             continue
@@ -88,9 +87,11 @@ def methods_as_markdown(rows: Sequence[dict[str, Any]], model: str) -> str:
     return "".join(map(_line, lines))
 
 
-def _whole(sets: Collection[str]) -> str:
-    """All sets together, of which a report of one set has no rows."""
-    return ALL if ALL in sets else min(sets)
+def _rows_of(rows: Sequence[dict[str, Any]], model: str) -> tuple[list[dict[str, Any]], str]:
+    """Returns those of a model, and the name of all its sets: a report of one has no other name."""
+    mine = [row for row in rows if row["model"] == model]
+    sets = {row["set"] for row in mine}
+    return mine, sets.pop() if len(sets) == 1 else ALL
 
 
 def name_of(row: dict[str, Any]) -> str:

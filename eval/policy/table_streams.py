@@ -38,17 +38,17 @@ def prepare_tables(
     kind: str,
     num_requests: int,
     seed: int,
-    train: Callable[[Iterable[str]], PromptTokenizer],
+    make_tokenizer: Callable[[Iterable[str]], PromptTokenizer],
 ) -> Prepared:
     """The stream of that name, at most `num_requests` questions of it.
 
-    train  makes a tokenizer of the texts
+    make_tokenizer  gets the texts, to learn from them if it does
     """
     form = read_form(kind)
     data = read_sql_set(folder, form.set_name)
     rng = random.Random(seed)
     questions = rng.sample(data.questions, len(data.questions))[:num_requests]
-    tokenizer = train([*(table.text for table in data.catalog), SYSTEM])
+    tokenizer = make_tokenizer([*(table.text for table in data.catalog), SYSTEM])
     encoded = tokenizer.encode_elements([f"\n{table.text}" for table in data.catalog])
     tokens = dict(zip(data.catalog.names, map(list, encoded), strict=True))
     return Prepared.make(

@@ -86,7 +86,7 @@ class Source:
         model: Path | None = None,
     ) -> None:
         self._tables = tables
-        self._tokenizer_files = [] if model is None else [model / "tokenizer.json"]
+        self._tokenizer_file = None if model is None else model / "tokenizer.json"
         self._graph = graph
         self._chunks = chunks
         self._cache = cache
@@ -101,35 +101,36 @@ class Source:
             files = files_of(self._tables, spec.kind)
         else:
             files = self._chunk_files(spec) if spec.is_trace else [self._graph]
-        for file in [*files, *self._tokenizer_files]:
+        read = files if self._tokenizer_file is None else [*files, self._tokenizer_file]
+        for file in read:
             if not file.is_file():
                 raise SetError(f"there is no file {str(file)!r}: {spec.kind!r} needs it")
         digest = hashlib.sha256(json.dumps([RECIPE, asdict(spec)]).encode())
-        for file in [*files, *self._tokenizer_files]:
+        for file in read:
             digest.update(file.read_bytes())
         path = self._cache / f"{spec.kind}-{digest.hexdigest()[:16]}.npz"
         if not path.exists():
             if self._tables is not None and is_tables:
                 prepared = prepare_tables(
-                    self._tables, spec.kind, spec.num_requests, spec.seed, self._tokenizer
+                    self._tables, spec.kind, spec.num_requests, spec.seed, self._make_tokenizer
                 )
             else:
                 prepared = self._trace(spec, *files) if spec.is_trace else self._synthetic(spec)
             write_prepared(path, prepared)
         return path
 
-    def _tokenizer(self, texts: Iterable[str]) -> PromptTokenizer:
-        if not self._tokenizer_files:
+    def _make_tokenizer(self, texts: Iterable[str]) -> PromptTokenizer:
+        if self._tokenizer_file is None:
             return train_tokenizer(texts)
         from tokenizers import Tokenizer
 
-        return PromptTokenizer(Tokenizer.from_file(str(self._tokenizer_files[0])))
+        return PromptTokenizer(Tokenizer.from_file(str(self._tokenizer_file)))
 
     def _synthetic(self, spec: PolicySpec) -> Prepared:
         if spec.kind not in KINDS:
             raise SetError(f"{spec.kind!r} is no workload: use {', '.join(KINDS)} or {CHUNKS}...")
         if self._tokens is None:
-            self._tokens = _EntityTokens(NetworkXStore.from_file(self._graph), self._tokenizer)
+            self._tokens = _EntityTokens(NetworkXStore.from_file(self._graph), self._make_tokenizer)
         tokens = self._tokens
         num_names = len(tokens.store.names())
         if spec.pool > num_names:
@@ -158,7 +159,7 @@ class Source:
         with gzip.open(chunks, "rt", encoding="utf-8") as lines:
             found = {row["cid"]: row for row in map(json.loads, lines)}
         texts = {cid: row["text"] for cid, row in found.items() if "text" in row}
-        tokenizer = self._tokenizer([*texts.values(), DEFAULT_SYSTEM])
+        tokenizer = self._make_tokenizer([*texts.values(), DEFAULT_SYSTEM])
         names = list(texts)
         pieces = tokenizer.encode_elements([f"\n{texts[name]}" for name in names])
         tokens = dict(zip(names, map(list, pieces), strict=True))
@@ -175,11 +176,11 @@ class _EntityTokens:
     """Tokens of the paths of a graph's entities, each encoded once."""
 
     def __init__(
-        self, store: GraphStore, train: Callable[[Iterable[str]], PromptTokenizer]
+        self, store: GraphStore, make_tokenizer: Callable[[Iterable[str]], PromptTokenizer]
     ) -> None:
         texts = (f"\n{text}" for triple in store.triples() for text in triple)
         self.store = store
-        self.tokenizer = train(dict.fromkeys([*texts, " -> "]))
+        self.tokenizer = make_tokenizer(dict.fromkeys([*texts, " -> "]))
         self._paths = EntityPaths(store)
         self._found: dict[str, list[list[int]]] = {}
 

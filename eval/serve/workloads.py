@@ -38,7 +38,7 @@ from eval.chunks.streams import STREAMS, make_stream, read_set
 from eval.sets import DataSet, SetError
 from eval.tables.agents import INSTRUCTIONS, calls_of
 from eval.tables.prompts import KINDS as TABLES
-from eval.tables.prompts import choose, read_form
+from eval.tables.prompts import Form, choose, read_form
 from eval.tables.sets import SqlQuestion, SqlSet, read_sql_set
 from eval.workloads.graphs import Graphs
 from eval.workloads.paths import NUM_HOPS, NUM_PATHS, EntityPaths, draw_pool
@@ -87,6 +87,11 @@ class ServeSpec:
     @property
     def is_of_tables(self) -> bool:
         return self.pattern in (*TABLES, AGENTS, AGENTS_BEHIND)
+
+    @property
+    def candidates(self) -> str:
+        """The workload of tables whose prompts these are, or whose candidates agents have."""
+        return self.name if self.pattern in TABLES else self.name.partition(":")[2]
 
     @property
     def num_tokens(self) -> int | None:
@@ -241,7 +246,7 @@ def _ask_chunks(spec: ServeSpec, folder: File | None) -> list[Request]:
 
 
 def _ask_tables(spec: ServeSpec, folder: File | None) -> Workload:
-    form = read_form(spec.name if spec.pattern in TABLES else spec.name.partition(":")[2])
+    form = read_form(spec.candidates)
     if folder is None:
         raise SetError(f"{spec.name!r} needs schemas: name the folder that holds them with --data")
     data = read_sql_set(folder, form.set_name)
@@ -250,7 +255,7 @@ def _ask_tables(spec: ServeSpec, folder: File | None) -> Workload:
     while len(asked) < spec.num_requests:  # asked again in another order when there are few
         asked += rng.sample(data.questions, len(data.questions))
     asked = asked[: spec.num_requests]
-    calls = list(_calls(spec, data, asked, rng))[: spec.num_requests]
+    calls = list(_calls(spec, form, data, asked, rng))[: spec.num_requests]
     heat = Counter(name for _, names, _ in calls for name in names)
     requests: list[Request] = []
     for text, names, system in calls:
@@ -275,15 +280,14 @@ def _ask_tables(spec: ServeSpec, folder: File | None) -> Workload:
 
 
 def _calls(
-    spec: ServeSpec, data: SqlSet, asked: Sequence[SqlQuestion], rng: random.Random
+    spec: ServeSpec, form: Form, data: SqlSet, asked: Sequence[SqlQuestion], rng: random.Random
 ) -> Iterator[tuple[str, list[str], str | None]]:
     """What is asked, the names of its tables, and the system message of each request."""
     for question in asked:
         if spec.pattern in TABLES:
-            yield question.text, list(choose(data, question, read_form(spec.name), rng)), None
+            yield question.text, list(choose(data, question, form, rng)), None
             continue
-        candidates = spec.name.partition(":")[2]
-        for kind, names in calls_of(data, question, candidates, rng).items():
+        for kind, names in calls_of(data, question, spec.candidates, rng).items():
             if spec.pattern == AGENTS:
                 yield question.text, list(names), INSTRUCTIONS[kind]
             else:

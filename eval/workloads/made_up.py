@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from itertools import groupby, islice
 
 from depcache.demo.sample import final_answer
+from depcache.errors import ConfigError
 from depcache.training.examples import Example
 from eval.quality.prompts import Asked
 from models.tiny.worlds import UNKNOWN, make_examples
@@ -30,7 +31,14 @@ _MIN_ARROWS = 4  # of two hops
 
 
 def make_made_up(number: int, max_paths: int) -> list[Asked]:
-    """The first questions, `number` of them; the last world may be cut short."""
+    """The first questions, `number` of them; the last world may be cut short.
+
+    max_paths  of a question. Raises ConfigError below MIN_PATHS, as no world would have enough
+    """
+    if max_paths < MIN_PATHS:
+        raise ConfigError(
+            f"{max_paths} paths are too few for {MADE_UP}: allow at least {MIN_PATHS}"
+        )
     return list(islice(_draw(max_paths), number))
 
 

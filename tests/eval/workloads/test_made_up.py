@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
+from depcache.errors import ConfigError
 from eval.workloads.made_up import MIN_PATHS, NUM_OF_WORLD, make_made_up
 
 
@@ -22,3 +25,8 @@ def test_each_has_one_answer_that_is_two_hops_away_or_more() -> None:
         assert MIN_PATHS <= len(each.paths) <= 20
         [answer] = each.answers
         assert any(answer in path[4::2] for path in each.paths)
+
+
+def test_too_few_paths_are_refused_and_not_looked_for_without_end() -> None:
+    with pytest.raises(ConfigError, match="allow at least 8"):
+        make_made_up(1, MIN_PATHS - 1)
