@@ -18,6 +18,7 @@ class Clock:
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.perf_counter() + seconds
 
-    def check(self) -> None:
-        if self._end is not None and time.perf_counter() > self._end:
+    def check(self, needed: float = 0.0) -> None:
+        """Raises TooSlowError too where `needed` seconds more would pass the deadline."""
+        if self._end is not None and time.perf_counter() + needed > self._end:
             raise TooSlowError("this takes too long: give it more time, or a shorter text")

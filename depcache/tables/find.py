@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, islice, pairwise
@@ -43,7 +45,8 @@ MAX_SPANS = 100_000
 looked at: a table may be written in one letter."""
 
 DEADLINE_S = 0.08
-"""How long statements that were not met before may be parsed. What was parsed is kept."""
+"""How long statements that were not met before may be parsed. What was parsed is kept. Nothing
+looks at the clock within a statement, so one that would not be ready by then does not begin."""
 
 NUM_KEPT = 4096
 """Statements whose tables a finder keeps."""
@@ -201,7 +204,7 @@ class DdlFinder:
         if len(begins) >= MAX_STATEMENTS:
             return [], [], f"it has {MAX_STATEMENTS} CREATE TABLE or more"
         statements = StatementFinder(text, 4 * len(text))
-        clock = Clock(self._deadline_s)
+        clock, pace = Clock(self._deadline_s), _Pace()
         hits: list[Hit] = []
         unmatched: list[Unmatched] = []
         position = 0
@@ -215,7 +218,9 @@ class DdlFinder:
                     unmatched.append(Unmatched(begin, following, "it does not end"))
                     continue
                 body, stop = ends
-                declared = self._declare(text[begin:body])
+                clock.check(pace.expect(body - begin))
+                with pace.measure(body - begin):
+                    declared = self._declare(text[begin:body])
                 table = None if declared is None else _table_of(declared, text[begin:stop])
                 if table is None:
                     # Prose may say the words too, and the next statement is then read for itself.
@@ -227,6 +232,26 @@ class DdlFinder:
         except (TooSlowError, TooMuchError) as error:
             return [], [], str(error)
         return hits, unmatched, ""
+
+
+class _Pace:
+    """How long statements take, told by the slowest of this text."""
+
+    def __init__(self) -> None:
+        self._seconds, self._length = 0.0, 1
+
+    def expect(self, length: int) -> float:
+        """Seconds that a statement of so many characters may need: never more than the slowest."""
+        return self._seconds * min(1.0, length / self._length)
+
+    @contextmanager
+    def measure(self, length: int) -> Iterator[None]:
+        """Watch a statement of so many characters."""
+        begun = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - begun
+        if seconds > self._seconds:
+            self._seconds, self._length = seconds, length
 
 
 def choose_run(text: str, hits: Sequence[Hit]) -> Sequence[Hit]:

@@ -6,6 +6,9 @@ from __future__ import annotations
 import logging
 import random
 import re
+import time
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -15,6 +18,7 @@ from tests.depcache.tables.shop import SQL
 pytest.importorskip("sqlglot", reason="needs the extra `tables`")
 pytest.importorskip("ahocorasick", reason="needs the extra `tables`")
 
+from depcache.tables import find
 from depcache.tables.find import CatalogFinder, DdlFinder, Hit, choose_run
 
 ALBUM = "CREATE TABLE album (id INT, artist_id INT REFERENCES Artist (id))"
@@ -232,8 +236,35 @@ def test_a_prompt_full_of_tables_is_not_looked_at(caplog: pytest.LogCaptureFixtu
     assert len(finder.find("a" * 40_000)) == 20_000
 
 
-def test_what_was_parsed_before_a_deadline_is_kept(caplog: pytest.LogCaptureFixture) -> None:
-    finder = DdlFinder(deadline_s=0.0)
-    text = f"{ARTIST}\n{GENRE}"
-    assert finder.look(text).reason
-    assert DdlFinder(deadline_s=None).look(text).hits
+def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[str]:
+    """Each parse takes so long by the clock; returns what was parsed, as it comes."""
+    parsed: list[str] = []
+
+    def parse(statement: str, dialects: Sequence[str]) -> Any:
+        parsed.append(statement)
+        return real(statement, dialects)
+
+    real = find.parse
+    monkeypatch.setattr(find, "parse", parse)
+    monkeypatch.setattr(time, "perf_counter", lambda: seconds * len(parsed))
+    return parsed
+
+
+def test_what_was_parsed_before_a_deadline_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    finder = DdlFinder(deadline_s=0.1)
+    parsed = slow_down(monkeypatch, seconds=0.06)
+    assert "too long" in finder.look(f"{ARTIST}\n{GENRE}").reason
+    assert parsed == [ARTIST]
+    assert len(finder.look(f"{ARTIST}\n{GENRE}").hits) == 2
+    assert parsed == [ARTIST, GENRE]
+
+
+def test_a_statement_that_will_not_be_ready_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = [f"CREATE TABLE t{n} ({'a INT, ' * 1000}b INT)" for n in range(8)]
+    finder = DdlFinder(deadline_s=0.08)
+    parsed = slow_down(monkeypatch, seconds=0.03)
+    assert finder.look("\n".join(wide)).gave_up
+    assert parsed == wide[:2]  # the third would end at 0.09 s
+    # A shorter one takes less, so it begins.
+    del parsed[:]
+    assert len(finder.look(f"{wide[0]}\n{wide[2]}\n{ARTIST}\n{GENRE}").hits) == 4
