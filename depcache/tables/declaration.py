@@ -8,12 +8,17 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its name, its type as the source says it, and what is said of it."""
+    """A column: its name, its type as the source says it, and what is said of it.
+
+    plain_type  the type in SQLAlchemy's own words, whatever the database calls it (ARRAY for
+                TEXT[]); "" where the source is no database
+    """
 
     name: str
     type: str = ""
     is_nullable: bool = True
     comment: str = ""
+    plain_type: str = ""
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,12 @@ class ForeignKey:
 
 @dataclass(frozen=True)
 class Declaration:
-    """All that a form can write about a table. `schema` is "" where the source names none."""
+    """All that a form can write about a table.
+
+    schema    "" where the source names none
+    compiled  the CREATE TABLE that SQLAlchemy compiles, in the spelling of the database, with
+              defaults and constraints; "" where the source is no database or nobody asked for it
+    """
 
     schema: str
     table: str
@@ -43,6 +53,7 @@ class Declaration:
     foreign_keys: tuple[ForeignKey, ...] = ()
     comment: str = ""
     primary_key_name: str = ""
+    compiled: str = ""
 
     @property
     def name(self) -> str:
@@ -59,7 +70,7 @@ class Declaration:
         own = tuple(each for each in self.columns if each.name.casefold() in keys)
         own = own or self.columns[:1]
         others = tuple(each for each in self.columns if each not in own)
-        return replace(self, columns=own), others
+        return replace(self, columns=own, compiled=""), others
 
 
 def qualify(schema: str, table: str) -> str:

@@ -3,7 +3,8 @@
 
 LangChain's `SQLDatabase.get_table_info` writes what SQLAlchemy's `CreateTable` compiles to, and
 LlamaIndex's `SQLDatabase.get_single_table_info` one sentence. Their forms here spell a table the
-same way, without sample rows, defaults and CHECK constraints.
+same way, without sample rows. Only a database knows the defaults and constraints that LangChain
+writes, so from any other source they are left out.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Form:
                    foreign_keys, table_comment
     added_column   name, table, column (as `column` writes it, without blanks around); a column that
                    is a row of its own
-    column         name, type (a blank and the type), type_name, not_null (as declared),
+    column         name, type (a blank and the type), type_name, plain_type (in SQLAlchemy's words
+                   where the source is a database, else type_name), not_null (as declared),
                    required (of the primary key too), comment, comma
     primary_key    columns, constraint, comma
     foreign_key    columns, target, target_columns, column_list, target_table, target_column_list,
@@ -46,6 +48,8 @@ class Form:
     table_comment  the same of the table
     bare           a regular expression of the names that need no quotes
     reserved       names that need quotes all the same, in lower case
+    is_compiled    whether a table of a database is what SQLAlchemy compiles, and the templates are
+                   for other sources and for columns that are rows of their own
     """
 
     table: str = "CREATE TABLE {name} (\n{lines}\n)"
@@ -60,9 +64,12 @@ class Form:
     table_comment: str = ""
     bare: str = r"[A-Za-z_]\w*"
     reserved: frozenset[str] = RESERVED
+    is_compiled: bool = False
 
     def write(self, declared: Declaration) -> str:
         """The text of a table. Raises ConfigError when a template has a slot that is not there."""
+        if self.is_compiled and declared.compiled:
+            return declared.compiled
         columns = [self._column(declared, each) for each in declared.columns]
         foreign_keys = [self._foreign_key(each) for each in declared.foreign_keys]
         keys: list[Line] = []
@@ -100,6 +107,7 @@ class Form:
             name=self.quote(column.name),
             type=f" {column.type}" if column.type else "",
             type_name=column.type,
+            plain_type=column.plain_type or column.type,
             not_null=not_null,
             required=" NOT NULL" if column.name in declared.primary_key else not_null,
             comment=self._comment(self.comment, column.comment),
@@ -169,11 +177,12 @@ FORMS: dict[str, Form] = {
         "{target_columns}{comma}",
         comma=", ",
         bare=r"[a-z_][a-z0-9_$]*",
+        is_compiled=True,
     ),
     "llamaindex": Form(
         table="Table '{table}' has columns: {columns}, {table_comment}{foreign_keys}.",
         added_column="Table '{table}' has column: {column}.",
-        column="{name} ({type_name}){comment}{comma}",
+        column="{name} ({plain_type}){comment}{comma}",
         foreign_key="{column_list} -> {target_table}.{target_column_list}{comma}",
         foreign_keys=" and foreign keys: {keys}",
         comma=", ",

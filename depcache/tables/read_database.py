@@ -10,20 +10,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from depcache.errors import ConfigError, PromptError, ServerError, shorten
-from depcache.tables.declaration import Column, Declaration, ForeignKey
+from depcache.tables.declaration import Column, Declaration, ForeignKey, qualify
 from depcache.tables.extra import need
 from depcache.text_file import open_bytes, reading
 
 _SQLITE_BEGINS = b"SQLite format 3\0"
 
 
-def read_sqlite(path: Path, *, views: bool = False) -> tuple[list[Declaration], list[str]]:
-    """The tables of an SQLite file, which is opened for reading only.
+def read_sqlite(
+    path: Path, *, views: bool = False, is_compiled: bool = False
+) -> tuple[list[Declaration], list[str]]:
+    """The tables of an SQLite file, which is opened for reading only; see `read_database`.
 
     Raises PromptError when it cannot be read or is none.
     """
@@ -33,7 +36,7 @@ def read_sqlite(path: Path, *, views: bool = False) -> tuple[list[Declaration], 
         raise PromptError(f"{str(path)!r} is no SQLite database: check the path")
     url = f"sqlite:///file:{quote(str(path.absolute()))}?mode=ro&uri=true"
     try:
-        return read_database(url, views=views)
+        return read_database(url, views=views, is_compiled=is_compiled)
     except ServerError:
         raise PromptError(
             f"{str(path)!r} cannot be read as an SQLite database: check that it is whole, and no "
@@ -42,13 +45,14 @@ def read_sqlite(path: Path, *, views: bool = False) -> tuple[list[Declaration], 
 
 
 def read_database(
-    url: str, *, schemas: Sequence[str] = (), views: bool = False
+    url: str, *, schemas: Sequence[str] = (), views: bool = False, is_compiled: bool = False
 ) -> tuple[list[Declaration], list[str]]:
     """The tables of a database, names ascending, and a note for each table left out.
 
-    url      SQLAlchemy's, `dialect+driver://user:password@host/database`
-    schemas  whose tables, which are then called `schema.table`; () is the default schema
-    views    whether views count as tables; they have no references
+    url          SQLAlchemy's, `dialect+driver://user:password@host/database`
+    schemas      whose tables, which are then called `schema.table`; () is the default schema
+    views        whether views count as tables; they have no references
+    is_compiled  whether each table has its `compiled` too, which reads it a second time
 
     Raises ConfigError for what is no URL or needs a driver, ServerError when the database cannot be
     reached or refuses. No error names a user or a password.
@@ -80,6 +84,8 @@ def read_database(
                         tables.append(_declare(inspector, schema, table, is_view))
                     except sqlalchemy.exc.SQLAlchemyError as error:
                         notes.append(f"table {shorten(table)} cannot be read ({_kind(error)})")
+            if is_compiled:
+                tables = _compile(inspector, tables)
     # Drivers raise errors of their own beside SQLAlchemy's, and their messages hold what was sent.
     except Exception as error:
         raise ServerError(
@@ -113,6 +119,7 @@ def _declare(inspector: Any, schema: str | None, table: str, is_view: bool) -> D
                 _type(each["type"], inspector.dialect),
                 bool(each.get("nullable", True)),
                 each.get("comment") or "",
+                str(each["type"]),
             )
             for each in columns
         ),
@@ -130,6 +137,35 @@ def _declare(inspector: Any, schema: str | None, table: str, is_view: bool) -> D
         ),
         comment=comment or "",
     )
+
+
+def _compile(inspector: Any, tables: Sequence[Declaration]) -> list[Declaration]:
+    """The same tables with what LangChain's `SQLDatabase` writes of each, where that is anything.
+
+    Not where one refers to a table that cannot be read, as LangChain does not read those either.
+    """
+    sqlalchemy = need("sqlalchemy")
+    metadata = sqlalchemy.MetaData()
+
+    def write(name: str, schema: str) -> str:
+        try:
+            table = metadata.tables.get(qualify(schema, name))
+            if table is None:  # else another one refers to it
+                table = sqlalchemy.Table(
+                    name, metadata, schema=schema or None, autoload_with=inspector
+                )
+            statement = sqlalchemy.schema.CreateTable(table)
+            # LangChain leaves out what has no type, since it cannot be compiled.
+            statement.columns = [
+                column
+                for column in statement.columns
+                if not isinstance(column.element.type, sqlalchemy.types.NullType)
+            ]
+            return str(statement.compile(dialect=inspector.dialect)).strip()
+        except sqlalchemy.exc.SQLAlchemyError:
+            return ""
+
+    return [replace(each, compiled=write(each.table, each.schema)) for each in tables]
 
 
 def _type(kind: Any, dialect: Any) -> str:

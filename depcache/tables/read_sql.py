@@ -45,6 +45,8 @@ _QUOTED = re.compile(r"\[([A-Za-z]\w*)\]")
 _SAYS_NOTHING = re.compile(
     r"INSERT\b|ALTER\b(?!(?s:.*)\b(?:KEY|ADD|DROP\s+(?!DEFAULT|NOT)|RENAME)\b)", re.IGNORECASE
 )
+# What SQLAlchemy 2.1 writes for Postgres, says nothing here, and sqlglot 30.30 cannot read.
+_UNREAD = re.compile(r"\bNULLS\s+(?:NOT\s+)?DISTINCT\b|(?<=\bIDENTITY)\s*\([^()]*\)", re.IGNORECASE)
 _VIEW = re.compile(r"CREATE\s[^(]{0,60}?\bVIEW\b", re.IGNORECASE)
 
 
@@ -108,6 +110,14 @@ def guess_dialects(text: str) -> list[str]:
 
 def parse(statement: str, dialects: Sequence[str]) -> Any:
     """The syntax tree by the first dialect that can read a statement; None where none can."""
+    tree = _parse(statement, dialects)
+    if tree is None and _UNREAD.search(statement):
+        # Places in the text stay what they are.
+        tree = _parse(_UNREAD.sub(lambda found: " " * len(found[0]), statement), dialects)
+    return tree
+
+
+def _parse(statement: str, dialects: Sequence[str]) -> Any:
     sqlglot = need("sqlglot")
     with _quiet():
         for dialect in dialects:

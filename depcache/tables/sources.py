@@ -28,11 +28,12 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Options:
-    """What a reader is told beside the source; see `load`."""
+    """What a reader is told beside the source; see `load`, and `Form.is_compiled`."""
 
     dialect: str | None = None
     schemas: tuple[str, ...] = ()
     views: bool = False
+    is_compiled: bool = False
 
 
 Declared = tuple[list[Declaration], list[str]]
@@ -51,11 +52,13 @@ def _json(source: str, options: Options) -> Declared:
 
 
 def _sqlite(source: str, options: Options) -> Declared:
-    return read_sqlite(Path(source), views=options.views)
+    return read_sqlite(Path(source), views=options.views, is_compiled=options.is_compiled)
 
 
 def _database(url: str, options: Options) -> Declared:
-    return read_database(url, schemas=options.schemas, views=options.views)
+    return read_database(
+        url, schemas=options.schemas, views=options.views, is_compiled=options.is_compiled
+    )
 
 
 READERS: dict[str, Callable[[str, Options], Declared]] = {
@@ -112,7 +115,7 @@ def load(
         tables = [each for each in catalog if _is_wanted(each.name, include, exclude)]
         return Loaded(_make_catalog(tables, "the catalog"), ())
     reader = _reader_of(name)
-    declared, notes = reader(name, Options(dialect, tuple(schemas), views))
+    declared, notes = reader(name, Options(dialect, tuple(schemas), views, writer.is_compiled))
     resolved = resolve(declared, notes)
     tables = [
         table

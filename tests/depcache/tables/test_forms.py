@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from depcache.errors import ConfigError
 from depcache.tables.declaration import Column, Declaration, ForeignKey
 from depcache.tables.forms import FORMS, Form, get_form
-from tests.depcache.tables.shop import make_sqlite
+from tests.depcache.tables.shop import SQL
 
 TRACK = Declaration(
     "",
@@ -73,11 +74,27 @@ def test_a_column_beside_its_table_is_a_statement_that_names_it() -> None:
     assert own.write_column(TRACK, TRACK.columns[2]) == "track.anything"
 
 
-def test_langchain_is_what_sqlalchemy_compiles(tmp_path: Path) -> None:
+CONSTRAINED = """
+CREATE TABLE customer (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    email VARCHAR(30) DEFAULT 'none' NOT NULL UNIQUE,
+    "Since" TIMESTAMP DEFAULT CURRENT_TIMESTAMP,
+    discount NUMERIC(4, 2) DEFAULT (1 + 2) CHECK (discount < 10),
+    invited_by INT REFERENCES customer (id) ON DELETE SET NULL,
+    CONSTRAINT one_a_day UNIQUE ("Since", discount),
+    CONSTRAINT not_oneself CHECK (invited_by <> id)
+);
+"""
+
+
+@pytest.mark.parametrize("schema", [SQL, CONSTRAINED])
+def test_langchain_is_what_sqlalchemy_compiles(schema: str, tmp_path: Path) -> None:
     sqlalchemy = pytest.importorskip("sqlalchemy", reason="needs the extra `tables`")
     from depcache.tables import load
 
-    path = make_sqlite(tmp_path / "shop.db")
+    path = tmp_path / "shop.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(schema)
     engine = sqlalchemy.create_engine(f"sqlite:///{path}")
     metadata = sqlalchemy.MetaData()
     metadata.reflect(engine)
@@ -87,6 +104,50 @@ def test_langchain_is_what_sqlalchemy_compiles(tmp_path: Path) -> None:
         compiled = sqlalchemy.schema.CreateTable(table).compile(engine)
         assert catalog[name].text == str(compiled).strip(), name
     engine.dispose()
+
+
+def test_langchain_leaves_out_columns_without_a_type(tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy", reason="needs the extra `tables`")
+    from depcache.tables import load
+
+    path = tmp_path / "odd.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("CREATE TABLE t (a INTEGER DEFAULT 1, anything, b TEXT);")
+    assert load(path, form="langchain").catalog["t"].text == (
+        "CREATE TABLE t (\n\ta INTEGER DEFAULT 1, \n\tb TEXT\n)"
+    )
+    # Columns apart are written by the templates.
+    apart = load(path, form="langchain", columns=True).catalog
+    assert [each.text for each in apart] == [
+        "CREATE TABLE t (\n\ta INTEGER\n)",
+        "ALTER TABLE t ADD COLUMN anything",
+        "ALTER TABLE t ADD COLUMN b TEXT",
+    ]
+
+
+def test_llamaindex_has_types_in_the_words_of_sqlalchemy(tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy", reason="needs the extra `tables`")
+    from depcache.tables import load
+
+    path = tmp_path / "odd.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("CREATE TABLE t (a VARCHAR(20), anything);")
+    text = load(path, form="llamaindex").catalog["t"].text
+    assert text == "Table 't' has columns: a (VARCHAR(20)), anything (NULL), ."
+
+
+def test_a_reference_to_no_table_is_written_all_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy", reason="needs the extra `tables`")
+    from depcache.tables import load
+
+    path = tmp_path / "odd.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            "CREATE TABLE a (b INT DEFAULT 1 REFERENCES gone (b));CREATE TABLE c (d INT DEFAULT 1);"
+        )
+    catalog = load(path, form="langchain").catalog
+    assert "REFERENCES gone (b)" in catalog["a"].text and "DEFAULT" not in catalog["a"].text
+    assert catalog["c"].text == "CREATE TABLE c (\n\td INTEGER DEFAULT 1\n)"
 
 
 @pytest.mark.parametrize(

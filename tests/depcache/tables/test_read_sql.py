@@ -124,6 +124,22 @@ def test_what_cannot_be_read_is_a_note_and_the_rest_is_read() -> None:
     ]
 
 
+@pytest.mark.parametrize("dialect", [None, "postgres"])
+def test_what_sqlalchemy_writes_for_postgres_and_sqlglot_does_not_know(dialect: str | None) -> None:
+    [table], notes = read_sql(
+        "CREATE TABLE a (b BIGINT GENERATED ALWAYS AS IDENTITY (INCREMENT BY 1 START WITH 1), "
+        "c VARCHAR(20) DEFAULT 'none', CONSTRAINT k UNIQUE NULLS DISTINCT (b, c), "
+        "FOREIGN KEY(c) REFERENCES d (e))",
+        dialect=dialect,
+    )
+    assert notes == []
+    assert [(each.name, each.type) for each in table.columns] == [
+        ("b", "BIGINT"),
+        ("c", "VARCHAR(20)"),
+    ]
+    assert table.foreign_keys == (ForeignKey(("c",), "", "d", ("e",)),)
+
+
 def test_a_named_dialect_is_the_only_one() -> None:
     sql = "CREATE TABLE `a` (`b` INT) ENGINE=InnoDB;"
     assert len(read_sql(sql, dialect="mysql")[0]) == 1
