@@ -28,7 +28,7 @@ from sglang_patches.requests.tenants import sealed
 MAX_BODY_BYTES = 16 * 2**20
 """Longest body of a question."""
 
-_KEYS = ("text", "input_ids", "sampling_params", "extra_key")
+_KEYS = ("text", "input_ids", "sampling_params", "extra_key", "lora_path")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,8 @@ def _read(http_server: Any, data: bytes) -> AskedPrompt:
                 "and no server reads those by itself"
             )
         raise PromptError(sentence)
-    prepare(obj, http_server._global_state.tokenizer_manager)
+    manager = http_server._global_state.tokenizer_manager
+    prepare(obj, manager)
     custom_params = custom_params_of(obj)
     wire = parse_wire(custom_params)
     assert isinstance(wire, WireIds)
@@ -91,9 +92,24 @@ def _read(http_server: Any, data: bytes) -> AskedPrompt:
     question = {
         "input_ids": input_ids,
         "extra_key": sealed(obj),
+        "lora_id": _lora_id_of(manager, obj.lora_path),
         "custom_params": {k: v for k, v in custom_params.items() if k.startswith(PREFIX)},
     }
     return AskedPrompt(input_ids, wire, question, getattr(obj, DIFFERS))
+
+
+def _lora_id_of(manager: Any, name: str | None) -> str | None:
+    """SGLang's id of an adapter; None for the model alone, which "" names too."""
+    if not name:
+        return None
+    adapters = manager.lora_registry.get_all_adapters()
+    found = adapters.get(name)
+    if found is None:
+        known = shorten(", ".join(sorted(adapters))) if adapters else "none"
+        raise PromptError(
+            f"{shorten(name)} is no adapter of this server, which has {known}: name one of these"
+        )
+    return found.lora_id
 
 
 def _to_internal(http_server: Any, body: dict[str, Any]) -> Any:
