@@ -303,8 +303,11 @@ def _declare(statement: str) -> Declaration | None:
     num_dialects = min(NUM_DIALECTS, max(1, MAX_STATEMENT_LEN // len(statement)))
     tree = parse(statement, guess_dialects(statement)[:num_dialects])
     is_table = isinstance(tree, need("sqlglot").exp.Create) and tree.args.get("kind") == "TABLE"
-    declared = declaration_of(tree, statement) if is_table else None
-    return declared if declared is not None and declared.table.strip() else None
+    try:
+        return declaration_of(tree, statement) if is_table else None
+    # The text is anyone's, and a tree may be of a shape that nobody has seen.
+    except Exception:
+        return None
 
 
 def _table_of(declared: Declaration, text: str) -> Table | None:

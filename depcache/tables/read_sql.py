@@ -45,8 +45,13 @@ _QUOTED = re.compile(r"\[([A-Za-z]\w*)\]")
 _SAYS_NOTHING = re.compile(
     r"INSERT\b|ALTER\b(?!(?s:.*)\b(?:KEY|ADD|DROP\s+(?!DEFAULT|NOT)|RENAME)\b)", re.IGNORECASE
 )
-# What SQLAlchemy 2.1 writes for Postgres, says nothing here, and sqlglot 30.30 cannot read.
-_UNREAD = re.compile(r"\bNULLS\s+(?:NOT\s+)?DISTINCT\b|(?<=\bIDENTITY)\s*\([^()]*\)", re.IGNORECASE)
+# What says nothing here, and what sqlglot 30.30 cannot read. SQLAlchemy writes it for databases.
+_UNREAD = re.compile(
+    r"\bNULLS\s+(?:NOT\s+)?DISTINCT\b|(?<=\bIDENTITY)\s*\([^()]*\)|(?<=\bBIT)\s+VARYING\b"
+    r"|(?<=\bINTERVAL)\s+\w+(?:\s*\(\d+\))?\s+TO\s+\w+(?:\s*\(\d+\))?|,\s*-\d+(?=\s*\))"
+    r"|(?<=\bLONG)\s+RAW\b",
+    re.IGNORECASE,
+)
 _VIEW = re.compile(r"CREATE\s[^(]{0,60}?\bVIEW\b", re.IGNORECASE)
 
 
@@ -158,11 +163,13 @@ def declaration_of(tree: Any, statement: str) -> Declaration | None:
         if found := _primary_key(item):
             primary_key, primary_key_name = list(found), name
         foreign_keys += _foreign_keys(item, name)
-    if not columns:
+    schema_name, table_name = _name_of(schema.this)
+    if not columns or not table_name.strip():
         return None
     comment = tree.find(kinds.SchemaCommentProperty)
     return Declaration(
-        *_name_of(schema.this),
+        schema_name,
+        table_name,
         columns=tuple(columns),
         primary_key=tuple(primary_key),
         foreign_keys=tuple(foreign_keys),
@@ -201,25 +208,29 @@ def _primary_key(item: Any) -> tuple[str, ...]:
 
 def _foreign_keys(item: Any, name: str = "") -> Iterator[ForeignKey]:
     for key in item.find_all(need("sqlglot").exp.ForeignKey):
-        reference = key.args.get("reference")
-        if reference is not None:
-            yield ForeignKey(_names_of(key.expressions), *_target(reference), name)
+        target = _target(key.args.get("reference"))
+        if target is not None:
+            yield ForeignKey(_names_of(key.expressions), *target, name)
 
 
 def _references(column: Any) -> Iterator[ForeignKey]:
     """The keys that the definition of a column declares itself."""
+    for constraint in column.find_all(need("sqlglot").exp.ColumnConstraint):
+        target = _target(constraint.args.get("kind"))
+        if target is not None:
+            yield ForeignKey((column.name,), *target, constraint.name)
+
+
+def _target(reference: Any) -> tuple[str, str, tuple[str, ...]] | None:
+    """Schema, table and columns that a REFERENCES names; None of anything else."""
     kinds = need("sqlglot").exp
-    for constraint in column.find_all(kinds.ColumnConstraint):
-        if isinstance(constraint.kind, kinds.Reference):
-            yield ForeignKey((column.name,), *_target(constraint.kind), constraint.name)
-
-
-def _target(reference: Any) -> tuple[str, str, tuple[str, ...]]:
-    """Schema, table and columns that a REFERENCES names."""
-    found = reference.this
-    if isinstance(found, need("sqlglot").exp.Schema):
-        return *_name_of(found.this), _names_of(found.expressions)
-    return *_name_of(found), ()
+    if not isinstance(reference, kinds.Reference):
+        return None
+    table, columns = reference.this, ()
+    if isinstance(table, kinds.Schema):
+        table, columns = table.this, _names_of(table.expressions)
+    schema, name = _name_of(table)
+    return (schema, name, columns) if name.strip() else None
 
 
 def _names_of(expressions: Sequence[Any]) -> tuple[str, ...]:
@@ -229,6 +240,9 @@ def _names_of(expressions: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _name_of(table: Any) -> tuple[str, str]:
+    """Schema and table; "" and "" of what is no name of a table."""
+    if not isinstance(table, need("sqlglot").exp.Table):
+        return "", ""
     return qualify(table.catalog, table.db), table.name
 
 

@@ -38,10 +38,13 @@ _IN_FILE = re.compile(
 )
 _IN_STATEMENT = re.compile(rf"{_OPAQUE}|(?P<open>\()|(?P<close>\))|(?P<end>;)")
 # What may stand behind the last parenthesis: options by name, and a semicolon.
+_VALUE = r"(?:\w+|'(?:[^'\n]|'')*+')"
 _OPTIONS = re.compile(
     r"(?:\s*(?:WITHOUT\s+ROWID\b|STRICT\b|(?:DEFAULT\s+)?"
-    r"(?:ENGINE|CHARSET|CHARACTER\s+SET|COLLATE|AUTO_INCREMENT|COMMENT|ROW_FORMAT)"
-    r"(?:\s*=\s*|\s+)(?:\w+|'[^'\n]*')),?)*(?:\s*;)?",
+    r"(?:ENGINE|CHARSET|CHARACTER\s+SET|COLLATE|AUTO_INCREMENT|COMMENT|ROW_FORMAT|TABLESPACE)"
+    rf"(?:\s*=\s*|\s+){_VALUE}"
+    rf"|(?-i:[A-Z_]+)={_VALUE}"  # MySQL's others, as SQLAlchemy writes them
+    r"|(?:INHERITS|PARTITION\s+BY\s+\w+|WITH)\s*\([^()\n]*\)),?)*(?:\s*;)?",
     re.IGNORECASE,
 )
 _COMMENT = re.compile(r"\s*/\*")

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import logging
+import random
+import re
 
 import pytest
 
 from depcache.errors import ConfigError
 from depcache.tables.declaration import Column, ForeignKey
+from tests.depcache.tables.shop import SQL
 
 pytest.importorskip("sqlglot", reason="needs the extra `tables`")
 
@@ -138,6 +141,39 @@ def test_what_sqlalchemy_writes_for_postgres_and_sqlglot_does_not_know(dialect: 
         ("c", "VARCHAR(20)"),
     ]
     assert table.foreign_keys == (ForeignKey(("c",), "", "d", ("e",)),)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["BIT VARYING(5)", "INTERVAL day to second(2)", "NUMERIC(10, -2)", "LONG RAW", "VARCHAR(3)"],
+)
+def test_a_type_that_sqlglot_does_not_know_is_told_as_it_is_written(kind: str) -> None:
+    [table], notes = read_sql(f"CREATE TABLE a (b {kind} NOT NULL, c INT REFERENCES d)")
+    assert notes == []
+    assert table.columns[0] == Column("b", kind, is_nullable=False)
+    assert table.foreign_keys == (ForeignKey(("c",), "", "d"),)
+
+
+@pytest.mark.parametrize(
+    "column",
+    ["c BIGINT GENERATED ALWAYS AS ((b * 2)) VIRTUAL", "c INT REFERENCES (b)", "FOREIGN KEY (b)"],
+)
+def test_what_refers_to_no_table_is_no_reference(column: str) -> None:
+    [table], _ = read_sql(f"CREATE TABLE a (b INT, {column})")
+    assert table.foreign_keys == ()
+
+
+def test_no_statement_raises_whatever_word_is_wrong_in_it() -> None:
+    texts = (SQL, PG_DUMP, MYSQL, TSQL, MIGRATIONS)
+    dumps = [re.findall(r"'[^']*'|\w+|\s+|.", text) for text in texts]
+    words = [word for dump in dumps for word in dump if not word.isspace()]
+    rng = random.Random(5)
+    for _ in range(600):
+        dump = list(rng.choice(dumps))
+        for _ in range(3):
+            place = rng.randrange(len(dump))
+            dump[place : place + rng.randrange(2)] = [rng.choice(words)] * rng.randrange(2)
+        read_sql("".join(dump))
 
 
 def test_a_named_dialect_is_the_only_one() -> None:

@@ -61,6 +61,11 @@ def test_statements_begin_in_any_case_and_not_inside_a_word(before: str) -> None
         ("/* a *//*/ no end", "/* a */"),
         ("/* a *//*/ b */", "/* a *//*/ b */"),
         (" COMMENT='it; is' ;", " COMMENT='it; is' ;"),
+        ("COMMENT='it''s' CHECKSUM=1, a=1", "COMMENT='it''s' CHECKSUM=1,"),
+        (" COMMENT='it''s", ""),
+        ("\n INHERITS (b)\n\nmore", "\n INHERITS (b)"),
+        (" PARTITION BY RANGE (b) TABLESPACE fast;", " PARTITION BY RANGE (b) TABLESPACE fast;"),
+        (" WITH (fillfactor=70) with more", " WITH (fillfactor=70)"),
         (" is a table; it has", ""),
     ],
 )
