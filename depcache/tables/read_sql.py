@@ -49,7 +49,7 @@ _SAYS_NOTHING = re.compile(
 _UNREAD = re.compile(
     r"\bNULLS\s+(?:NOT\s+)?DISTINCT\b|(?<=\bIDENTITY)\s*\([^()]*\)|(?<=\bBIT)\s+VARYING\b"
     r"|(?<=\bINTERVAL)\s+\w+(?:\s*\(\d+\))?\s+TO\s+\w+(?:\s*\(\d+\))?|,\s*-\d+(?=\s*\))"
-    r"|(?<=\bLONG)\s+RAW\b",
+    r"|(?<=\bLONG)\s+RAW\b|\bNATIONAL\s+(?=(?:VAR)?CHAR)",
     re.IGNORECASE,
 )
 _VIEW = re.compile(r"CREATE\s[^(]{0,60}?\bVIEW\b", re.IGNORECASE)

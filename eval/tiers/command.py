@@ -8,6 +8,8 @@ load policy: `always` loads whatever is there, `faster` what was measured to com
 computing it.
 
     --quick   5 prompts of each size; about 5 minutes on two quiet cores
+    --hidden  in their place, how much of what comes from disk a queue hides: the same prompts with
+              1 to 16 at once, see `eval.tiers.hidden`. Loads whatever is there
 
 The graph is the demo's own unless --data names another. The values on disk may be in the
 system's page cache, as they are after the restart of a server; --drop-page-cache empties it.
@@ -36,6 +38,7 @@ from depcache.serving.launch import require_sglang
 from depcache.serving.random_model import ensure_model, is_trained
 from eval.output import about, add_output, write_report
 from eval.tiers.figures import make_movement, make_rows, make_table
+from eval.tiers.hidden import make_hidden_table, measure_hidden, num_hidden_steps
 from eval.tiers.phases import measure, num_steps
 from eval.tiers.prompts import TierPrompt, make_prompts
 from eval.tiers.server import LiveServer, ServerSettings, drop_page_cache, start_live
@@ -51,6 +54,8 @@ COPY_BYTES = 256 << 20
 _OTHER_TOKENS = 200
 # Two versions of every prompt are held at a time, and a waiting request may fill half the host.
 _ROOM = 2.5
+# Trees, and the same facts as whole rows, which are up to three times as long.
+_ROOM_HIDDEN = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--entities", type=int, default=0, help="most entities of a prompt (default: no limit)")
     add("--hops", type=int, default=2, help="edges of the longest path (default 2)")
     add("--load-policies", nargs="+", choices=LOAD_POLICIES, default=list(LOAD_POLICIES))
+    add("--hidden", action="store_true", help="how much of loading from disk a queue hides")
+    add("--rounds", type=int, default=3, help="of --hidden (default 3)")
     add("--folder", type=Path, help="on the disk to measure (default: temporary)")
     add("--drop-page-cache", action="store_true", help="read from the disk itself after a restart")
     add("--seed", type=int, default=0, help="of the prompts (default 0)")
@@ -89,6 +96,7 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
     prompts, warm_ups = _make_all(args, model, count)
     settings = _make_settings(args, model, [*prompts, *warm_ups])
     rows: list[dict[str, Any]] = []
+    hidden: list[dict[str, Any]] = []
     movements: list[dict[str, Any]] = []
     loads = [os.getloadavg()[0]]
     bytes_per_token: list[int] = []
@@ -97,9 +105,14 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
         tempfile.TemporaryDirectory(prefix="depcache-eval-", dir=args.folder) as name,
         make_progress(err) as progress,
     ):
-        for policy in args.load_policies:
+        for policy in ["always"] if args.hidden else args.load_policies:
             folder = Path(name) / policy
-            task = progress.add_task(policy, total=num_steps(len(prompts), len(warm_ups)))
+            num = (
+                num_hidden_steps(len(prompts), args.rounds)
+                if args.hidden
+                else num_steps(len(prompts), len(warm_ups))
+            )
+            task = progress.add_task(policy, total=num)
 
             def on_step(text: str, task: Any = task, policy: str = policy) -> None:
                 progress.update(task, advance=1, description=f"{policy}: {text}")
@@ -113,6 +126,13 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
                 if args.drop_page_cache:
                     drop_page_cache(folder)
 
+            if args.hidden:
+                with _noting(start, bytes_per_token)() as server:
+                    hidden = measure_hidden(
+                        server, prompts, rounds=args.rounds, on_step=on_step, between=between
+                    )
+                progress.print(make_hidden_table(hidden))
+                continue
             done = measure(
                 _noting(start, bytes_per_token), prompts, warm_ups, on_step=on_step, between=between
             )
@@ -127,8 +147,7 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
         "memory_copy_bytes_per_s": _copy_rate(),
     }
     return said | {
-        "rows": rows,
-        "movements": movements,
+        **({"hidden": hidden} if args.hidden else {"rows": rows, "movements": movements}),
         "settings": {
             "model": Path(model).name,
             "trained": is_trained(model),
@@ -175,7 +194,8 @@ def _make_all(
 def _make_settings(
     args: argparse.Namespace, model: str, prompts: list[TierPrompt]
 ) -> ServerSettings:
-    num_tokens = math.ceil(_ROOM * sum(p.num_tokens + _OTHER_TOKENS for p in prompts))
+    room = _ROOM_HIDDEN if args.hidden else _ROOM
+    num_tokens = math.ceil(room * sum(p.num_tokens + _OTHER_TOKENS for p in prompts))
     config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
     heads = config.get("num_key_value_heads") or config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]

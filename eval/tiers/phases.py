@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from depcache.prompt.recompute import Recompute
 from eval.tiers.prompts import TierPrompt
 
 COLD, DEVICE, HOST, DISK = "cold", "device", "host", "disk"
@@ -71,8 +72,10 @@ class TierServer(Protocol):
 
     start_s: float
 
-    def ask(self, prompt: TierPrompt, version: int) -> Answered:
-        """One streamed request."""
+    def ask(
+        self, prompt: TierPrompt, version: int, *, recompute: Recompute | None = None
+    ) -> Answered:
+        """One streamed request; see `TierPrompt.render`."""
         ...
 
     def prefetch(self, prompt: TierPrompt, version: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from depcache.errors import ConfigError
 from depcache.graph.base import GraphStore
 from depcache.prompt.nodes import TreeNode
 from depcache.prompt.prefix_tree import merge_sequences
+from depcache.prompt.recompute import Recompute
 from depcache.prompt.render import DEFAULT_SYSTEM, RenderedPrompt, render
 from depcache.prompt.tokenization import PromptTokenizer
 from eval.workloads.paths import NUM_HOPS, NUM_PATHS, EntityPaths
@@ -32,10 +33,13 @@ class TierPrompt:
     paths: tuple[tuple[str, ...], ...]
     question: str
 
-    def render(self, version: int) -> RenderedPrompt:
-        """The request; two versions share no token's KV, two calls with one version all of it."""
+    def render(self, version: int, recompute: Recompute | None = None) -> RenderedPrompt:
+        """The request; two versions share no token's KV, two calls with one version all of it.
+
+        recompute  for a fused request, whose facts are rows; None: they are trees
+        """
         system = f"{version:04d}.{self.number:04d} {DEFAULT_SYSTEM}"
-        return render(self.paths, self.question, system=system)
+        return render(self.paths, self.question, system=system, recompute=recompute)
 
 
 def make_prompts(

@@ -15,6 +15,7 @@ import httpx
 
 from depcache.client.client import Client
 from depcache.errors import ServerError
+from depcache.prompt.recompute import Recompute
 from eval.servers import serve
 from eval.tiers.phases import Answered
 from eval.tiers.prompts import TierPrompt
@@ -48,8 +49,10 @@ class LiveServer:
         self._http = http
         self.bytes_per_token = int(self.stats()["tiers"]["device"]["bytes_per_token"])
 
-    def ask(self, prompt: TierPrompt, version: int) -> Answered:
-        rendered = prompt.render(version)
+    def ask(
+        self, prompt: TierPrompt, version: int, *, recompute: Recompute | None = None
+    ) -> Answered:
+        rendered = prompt.render(version, recompute)
         reply = self._client.chat(
             rendered.messages, stream=True, max_tokens=1, **rendered.extra_body
         ).finish()

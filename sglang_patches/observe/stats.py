@@ -36,7 +36,7 @@ def describe_tiers(cache: Any) -> dict[str, dict[str, Any]]:
 
     Tokens, nodes and bytes are those held now; hits, insertions, evictions and loads are tokens
     since the server started. `dropped_nodes`, and `failures` where a tier can fail, are counts
-    by reason; reasons are words out of a fixed few.
+    by reason; reasons are words out of a fixed few. Seconds are those of `DiskWaits`.
     """
     tree, host, counters = cache.tree, cache.host, cache.counters
     allocator = cache.token_to_kv_pool_allocator
@@ -89,6 +89,8 @@ def _describe_disk(disk: Any) -> dict[str, Any]:
         "evicted_nodes": disk.copies.evicted_nodes,
         "loaded": disk.loaded,
         "recomputed": disk.recomputed,
+        "fetch_seconds": disk.waits.fetch_s,
+        "wait_seconds": disk.waits.wait_s,
         "failures": dict(disk.tier.misses),
         "dropped_nodes": dict(disk.tier.dropped),
         "is_off": disk.is_off,

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from depcache.errors import ConfigError
+from depcache.prompt.recompute import Recompute
 from depcache.prompt.tokenization import PromptTokenizer
 from eval.__main__ import main
 from eval.tiers.figures import make_movement, make_rows, make_table, quartiles
+from eval.tiers.hidden import AT_ONCE, make_hidden_table, measure_hidden, num_hidden_steps
 from eval.tiers.phases import (
     COLD,
     DEVICE,
@@ -44,7 +46,9 @@ class FakeServer:
         self.device: set[tuple[int, int]] = set()
         self.host: set[tuple[int, int]] = set()
 
-    def ask(self, prompt: TierPrompt, version: int) -> Answered:
+    def ask(
+        self, prompt: TierPrompt, version: int, *, recompute: Recompute | None = None
+    ) -> Answered:
         key = (prompt.number, version)
         tier = COLD
         for name, held in ((DISK, self.disk), (HOST, self.host), (DEVICE, self.device)):
@@ -81,6 +85,8 @@ class FakeServer:
     def stats(self) -> dict[str, Any]:
         counters = dict.fromkeys(("inserted", "loaded", "recomputed"), 0)
         disk = {"bytes": 5000, "nodes": 9, "tokens": 500, "failures": {}, "dropped_nodes": {}}
+        # Each request waits for a quarter of what is on its way for it.
+        disk |= {"fetch_seconds": 0.4 * len(self.log), "wait_seconds": 0.1 * len(self.log)}
         return {"measured": {}, "tiers": {"disk": disk | counters}}
 
 
@@ -107,6 +113,23 @@ def test_every_phase_finds_its_kv_where_its_name_says() -> None:
     assert {(s.phase, s.stretch) for s in run.samples} == {
         (phase, stretch) for stretch in (DEVICE, HOST, DISK) for phase in (COLD, stretch)
     }
+
+
+def test_what_is_hidden_is_told_by_kind_and_number_at_once() -> None:
+    log: list[Any] = []
+    steps: list[str] = []
+    prompts = [prompt(0), prompt(1), prompt(2)]
+    rows = measure_hidden(FakeServer(set(), log), prompts, rounds=2, on_step=steps.append)
+    assert [(row["kind"], row["at_once"]) for row in rows] == [
+        (kind, number) for kind in ("trees", "fused") for number in AT_ONCE
+    ]
+    assert len(steps) == num_hidden_steps(len(prompts), rounds=2)
+    assert all(tier == DISK for tier, *_ in log[2 * len(prompts) :])
+    for row in rows:
+        assert (row["requests"], row["fetch_s"], row["wait_s"]) == (6, 2.4, 0.6)
+        assert row["hidden"] == 0.75
+        assert row["ttft_ms"] == TTFT_MS[DISK] + 1
+    assert make_hidden_table(rows).row_count == len(rows)
 
 
 def test_warm_and_cold_take_turns_and_no_prompt_comes_twice_in_a_phase() -> None:

@@ -23,18 +23,25 @@ class _Wait:
     nodes: list[Node]
     num_tokens: int
     seconds: float
+    begun: float
     num_loaded: int = 0
     first_asked: float | None = None
+    ended: float | None = None
 
 
 class DiskWaits:
-    """What requests wait for, by request id. Its `len` is the number of requests."""
+    """What requests wait for, by request id. Its `len` is the number of requests.
+
+    fetch_s  seconds in which something was on its way for a request, summed over requests
+    wait_s   of these, seconds after it could have run: the others are hidden by the queue
+    """
 
     def __init__(self, host: HostResidency, clock: Callable[[], float]) -> None:
         self._host = host
         self._clock = clock
         self._waits: dict[str, _Wait] = {}
         self._num_tokens = 0
+        self.fetch_s = self.wait_s = 0.0
 
     def __len__(self) -> int:
         return len(self._waits)
@@ -61,7 +68,10 @@ class DiskWaits:
         nodes    pinned in host memory for it, until it is released
         seconds  that computing `num_tokens` would take, None: unknown
         """
-        self._waits[rid] = _Wait(set(transfers), nodes, num_tokens, seconds or UNKNOWN_WAIT_S)
+        wait_s, now = seconds or UNKNOWN_WAIT_S, self._clock()
+        self._waits[rid] = wait = _Wait(set(transfers), nodes, num_tokens, wait_s, now)
+        if not wait.open:
+            wait.ended = now
         self._num_tokens += num_tokens
 
     def note_end(self, transfer: Hashable, kept: list[Node]) -> None:
@@ -69,6 +79,8 @@ class DiskWaits:
         for wait in self._waits.values():
             if transfer in wait.open:
                 wait.open.discard(transfer)
+                if not wait.open:
+                    wait.ended = self._clock()
                 wait.num_loaded += sum(node.num_tokens for node in kept)
                 self._host.copies.pin(kept)
                 wait.nodes += kept
@@ -101,3 +113,6 @@ class DiskWaits:
         if wait is not None:
             self._host.copies.unpin(wait.nodes)
             self._num_tokens -= wait.num_tokens
+            end = self._clock() if wait.ended is None else wait.ended
+            self.fetch_s += end - wait.begun
+            self.wait_s += 0.0 if wait.first_asked is None else end - wait.first_asked

@@ -253,9 +253,11 @@ def test_the_docs_list_what_there_is(measured: Served) -> None:
     for name, labels in read(measured):
         name = re.sub(r"(?<=plan_seconds)_(bucket|sum|count)$", "", name.removeprefix("depcache:"))
         exported[name] = {key for key, _ in labels if key != "le"}
-    # Nothing can fail without a disk tier.
+    # Nothing can fail or be on its way without a disk tier.
     assert listed.pop("tier_failures_total") == {"tier", "reason"}
     exported.pop("tier_failures_total", None)
+    for name in ("fetch_seconds_total", "wait_seconds_total"):
+        assert listed.pop(name) == {"tier"} and name not in exported
     assert listed == exported
 
 
@@ -323,9 +325,12 @@ def make_recorder(tiers: dict[str, Any], counters: dict[str, int]) -> tuple[Any,
 def test_a_tier_has_the_metrics_that_its_description_has() -> None:
     counters = {"plain_requests": 0, "rejected_requests": 0}
     disk = {"bytes": 5, "evicted": 7, "failures": {"timeout": 2}, "dropped_nodes": {}}
+    disk |= {"fetch_seconds": 1.5, "wait_seconds": 0.25}
     metrics, get = make_recorder({"disk": disk}, counters)
     assert get("resident_bytes", tier="disk") == 5
     assert get("tier_failures_total", tier="disk", reason="timeout") == 2
+    assert get("fetch_seconds_total", tier="disk") == 1.5
+    assert get("wait_seconds_total", tier="disk") == 0.25
     assert get("resident_nodes", tier="disk") is None
     disk.update(bytes=1, evicted=9)
     disk["failures"] = {"timeout": 3, "error": 1}

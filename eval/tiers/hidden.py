@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of what comes from disk a queue hides: the same prompts, more and more of them at once.
+
+Their KV is on disk and nowhere else. A request fetches it from the moment it enters the queue, so
+whatever runs before it hides some of that. The server counts how long KV was on its way, and for
+how long a request that could have run waited for it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from rich.table import Table
+
+from depcache.prompt.recompute import Recompute
+from eval.tiers.phases import KEPT, TierServer
+from eval.tiers.prompts import TierPrompt
+
+AT_ONCE = (1, 2, 4, 8, 16)
+KINDS = {"trees": None, "fused": Recompute(share=0.15, is_pinned=True)}
+"""How the facts are asked for. Pinned: else rows that nobody has asked for before stay flat."""
+
+
+def measure_hidden(
+    server: TierServer,
+    prompts: Sequence[TierPrompt],
+    *,
+    rounds: int,
+    on_step: Callable[[str], None] = lambda text: None,
+    between: Callable[[], None] = lambda: None,
+) -> list[dict[str, Any]]:
+    """One row for each kind and number at once, all rounds of it together.
+
+    between  called when all that is cached is on disk, before each turn
+
+    fetch_s  seconds in which KV was on its way for a request, summed over requests
+    wait_s   of these, seconds in which the request could have run
+    hidden   share of `fetch_s` that is not `wait_s`; None where nothing was fetched
+    loaded   tokens that came from disk
+    """
+    for kind, recompute in KINDS.items():
+        for prompt in prompts:
+            server.ask(prompt, KEPT, recompute=recompute)
+            on_step(f"{kind}, computed")
+    server.persist()
+    rows = {
+        (kind, at_once): {"kind": kind, "at_once": at_once, "requests": 0, "loaded": 0}
+        | {"fetch_s": 0.0, "wait_s": 0.0}
+        for kind in KINDS
+        for at_once in AT_ONCE
+    }
+    times: dict[tuple[str, int], list[float]] = {key: [] for key in rows}
+    for _ in range(rounds):
+        for key, row in rows.items():
+            kind, at_once = key
+            server.forget()
+            between()
+            before = server.stats()["tiers"]["disk"]
+            with ThreadPoolExecutor(at_once) as pool:
+                answers = list(
+                    pool.map(lambda p, k=kind: server.ask(p, KEPT, recompute=KINDS[k]), prompts)
+                )
+            after = server.stats()["tiers"]["disk"]
+            times[key] += [each.ttft_ms for each in answers]
+            row["requests"] += len(answers)
+            row["loaded"] += after["loaded"] - before["loaded"]
+            row["fetch_s"] += after["fetch_seconds"] - before["fetch_seconds"]
+            row["wait_s"] += after["wait_seconds"] - before["wait_seconds"]
+            on_step(f"{kind}, {at_once} at once")
+    return [
+        row
+        | {
+            "fetch_s": round(row["fetch_s"], 4),
+            "wait_s": round(row["wait_s"], 4),
+            "hidden": round(1 - row["wait_s"] / row["fetch_s"], 4) if row["fetch_s"] else None,
+            "ttft_ms": round(statistics.median(times[key]), 1),
+        }
+        for key, row in rows.items()
+    ]
+
+
+def num_hidden_steps(num_prompts: int, rounds: int) -> int:
+    """Steps of `measure_hidden`, for a progress bar."""
+    return len(KINDS) * (num_prompts + rounds * len(AT_ONCE))
+
+
+def make_hidden_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """The rows, for a terminal."""
+    table = Table(
+        "kind", "at once", "on its way, ms a request", "waited, ms", "hidden %", "TTFT ms"
+    )
+    for row in rows:
+        table.add_row(
+            row["kind"],
+            str(row["at_once"]),
+            f"{1e3 * row['fetch_s'] / row['requests']:.1f}",
+            f"{1e3 * row['wait_s'] / row['requests']:.1f}",
+            "" if row["hidden"] is None else f"{100 * row['hidden']:.0f}",
+            f"{row['ttft_ms']:.0f}",
+        )
+    return table
