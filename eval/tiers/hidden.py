@@ -4,24 +4,32 @@
 Their KV is on disk and nowhere else. A request fetches it from the moment it enters the queue, so
 whatever runs before it hides some of that. The server counts how long KV was on its way, and for
 how long a request that could have run waited for it.
+
+    trees    facts as trees
+    between  the same, each behind a prompt that is nowhere and has to be computed
+    fused    facts as rows, of which a share is computed again
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from itertools import count
 from typing import Any
 
 from rich.table import Table
 
 from depcache.prompt.recompute import Recompute
-from eval.tiers.phases import KEPT, TierServer
+from eval.tiers.phases import KEPT, Answered, TierServer
 from eval.tiers.prompts import TierPrompt
 
 AT_ONCE = (1, 2, 4, 8, 16)
-KINDS = {"trees": None, "fused": Recompute(share=0.15, is_pinned=True)}
-"""How the facts are asked for. Pinned: else rows that nobody has asked for before stay flat."""
+BETWEEN = "between"
+# Pinned: else rows that nobody has asked for before stay flat.
+KINDS = {"trees": None, BETWEEN: None, "fused": Recompute(share=0.15, is_pinned=True)}
+_FRESH = 1000  # versions from here on are asked once
 
 
 def measure_hidden(
@@ -46,6 +54,7 @@ def measure_hidden(
             server.ask(prompt, KEPT, recompute=recompute)
             on_step(f"{kind}, computed")
     server.persist()
+    fresh = count(_FRESH)
     rows = {
         (kind, at_once): {"kind": kind, "at_once": at_once, "requests": 0, "loaded": 0}
         | {"fetch_s": 0.0, "wait_s": 0.0}
@@ -56,13 +65,18 @@ def measure_hidden(
     for _ in range(rounds):
         for key, row in rows.items():
             kind, at_once = key
+            ask = partial(server.ask, recompute=KINDS[kind])
             server.forget()
             between()
             before = server.stats()["tiers"]["disk"]
+            version = next(fresh)
             with ThreadPoolExecutor(at_once) as pool:
-                answers = list(
-                    pool.map(lambda p, k=kind: server.ask(p, KEPT, recompute=KINDS[k]), prompts)
-                )
+                waiting: list[Future[Answered]] = []
+                for prompt in prompts:
+                    if kind == BETWEEN:
+                        pool.submit(ask, prompt, version)
+                    waiting.append(pool.submit(ask, prompt, KEPT))
+                answers = [each.result() for each in waiting]
             after = server.stats()["tiers"]["disk"]
             times[key] += [each.ttft_ms for each in answers]
             row["requests"] += len(answers)

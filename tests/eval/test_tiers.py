@@ -7,6 +7,7 @@ import json
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from depcache.prompt.recompute import Recompute
 from depcache.prompt.tokenization import PromptTokenizer
 from eval.__main__ import main
 from eval.tiers.figures import make_movement, make_rows, make_table, quartiles
-from eval.tiers.hidden import AT_ONCE, make_hidden_table, measure_hidden, num_hidden_steps
+from eval.tiers.hidden import AT_ONCE, BETWEEN, make_hidden_table, measure_hidden, num_hidden_steps
 from eval.tiers.phases import (
     COLD,
     DEVICE,
     DISK,
     HOST,
+    KEPT,
     Answered,
     Measurement,
     measure,
@@ -120,13 +122,19 @@ def test_what_is_hidden_is_told_by_kind_and_number_at_once() -> None:
     steps: list[str] = []
     prompts = [prompt(0), prompt(1), prompt(2)]
     rows = measure_hidden(FakeServer(set(), log), prompts, rounds=2, on_step=steps.append)
-    assert [(row["kind"], row["at_once"]) for row in rows] == [
-        (kind, number) for kind in ("trees", "fused") for number in AT_ONCE
-    ]
+    kinds = ("trees", BETWEEN, "fused")
+    assert [(row["kind"], row["at_once"]) for row in rows] == list(product(kinds, AT_ONCE))
     assert len(steps) == num_hidden_steps(len(prompts), rounds=2)
-    assert all(tier == DISK for tier, *_ in log[2 * len(prompts) :])
+    turns = log[len(kinds) * len(prompts) :]
+    assert {tier for tier, _, version in turns if version == KEPT} == {DISK}
+    fresh = [each for each in turns if each[2] != KEPT]
+    assert {tier for tier, *_ in fresh} == {COLD}
+    assert len(set(fresh)) == len(fresh) == 2 * len(AT_ONCE) * len(prompts)
     for row in rows:
-        assert (row["requests"], row["fetch_s"], row["wait_s"]) == (6, 2.4, 0.6)
+        asked = 12 if row["kind"] == BETWEEN else 6  # the server counts what it waits for each
+        assert row["requests"] == 6
+        assert row["fetch_s"] == pytest.approx(0.4 * asked)
+        assert row["wait_s"] == pytest.approx(0.1 * asked)
         assert row["hidden"] == 0.75
         assert row["ttft_ms"] == TTFT_MS[DISK] + 1
     assert make_hidden_table(rows).row_count == len(rows)
