@@ -3,7 +3,7 @@
 
 Their KV is on disk and nowhere else. A request fetches it from the moment it enters the queue, so
 whatever runs before it hides some of that. The server counts how long KV was on its way, and for
-how long a request that could have run waited for it.
+how long of that a request could have run and nothing else did.
 
     trees    facts as trees
     between  the same, each behind a prompt that is nowhere and has to be computed
@@ -45,7 +45,7 @@ def measure_hidden(
     between  called when all that is cached is on disk, before each turn
 
     fetch_s  seconds in which KV was on its way for a request, summed over requests
-    wait_s   of these, seconds in which the request could have run
+    wait_s   of these, seconds in which the request could have run and nothing else did
     hidden   share of `fetch_s` that is not `wait_s`; None where nothing was fetched
     loaded   tokens that came from disk
     """

@@ -30,8 +30,9 @@ def poll_tiers(scheduler: Scheduler, *args: Any, **kwargs: Any) -> None:
         cache.root_events.poll()
     if cache.disk is not None:
         scheduler.enable_hicache_storage = True
-        cache.poll(is_waited_for=bool(scheduler.waiting_queue))
-        if cache.disk.tier.num_open and _has_nothing_to_run(scheduler):
+        is_idle = _has_nothing_to_run(scheduler)
+        cache.poll(is_waited_for=bool(scheduler.waiting_queue), is_idle=is_idle)
+        if cache.disk.tier.num_open and is_idle:
             # The loop would spin, and every system call of the tier's threads would have to win
             # the interpreter's lock back from it: a prompt of 2,000 tokens in 330 values then
             # takes several times as long to come.

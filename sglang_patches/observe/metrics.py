@@ -39,8 +39,8 @@ _TIER_COUNTERS = (
     ("evicted_tokens", "evicted", "Tokens evicted from the tier."),
     ("evicted_nodes", "evicted_nodes", "Nodes evicted from the tier."),
     ("loaded_tokens", "loaded", "Tokens brought back to the device from the tier."),
-    ("fetch_seconds", "fetch_seconds", "Time that requests had KV on its way from the tier."),
-    ("wait_seconds", "wait_seconds", "Of this, time in which they could have run without it."),
+    ("fetch_seconds", "fetch_seconds", "Time that KV was on its way for requests."),
+    ("wait_seconds", "wait_seconds", "Of this, time in which nothing else ran."),
 )
 # These have a count per reason.
 _TIER_REASONS = (

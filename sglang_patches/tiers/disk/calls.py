@@ -30,13 +30,15 @@ class StorageCalls:
     disk: DiskResidency | None
     _num_passes = 0
 
-    def poll(self, *, is_waited_for: bool = True) -> None:
+    def poll(self, *, is_waited_for: bool = True, is_idle: bool = False) -> None:
         """Once in a pass: agree with other ranks, and conclude what has ended.
 
         is_waited_for  whether a request waits, on all ranks or on none
+        is_idle        whether nothing has run since the pass before
         """
         if self.disk is not None:
             self._num_passes += 1
+            self.disk.waits.note_pass(is_idle=is_idle)
             # Whatever goes wrong on one rank alone: the others wait for this call. So it depends
             # on nothing that a disk does.
             if is_waited_for or self._num_passes % QUIET_PASSES == 0:

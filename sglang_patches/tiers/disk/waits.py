@@ -32,8 +32,9 @@ class _Wait:
 class DiskWaits:
     """What requests wait for, by request id. Its `len` is the number of requests.
 
-    fetch_s  seconds in which something was on its way for a request, summed over requests
-    wait_s   of these, seconds after it could have run: the others are hidden by the queue
+    fetch_s  seconds from a request's fetch until all was taken in, summed over requests
+    wait_s   of these, seconds in which the request could have run and nothing else did: the others
+             are hidden, because the server computed meanwhile
     """
 
     def __init__(self, host: HostResidency, clock: Callable[[], float]) -> None:
@@ -42,6 +43,7 @@ class DiskWaits:
         self._waits: dict[str, _Wait] = {}
         self._num_tokens = 0
         self.fetch_s = self.wait_s = 0.0
+        self._last_pass = 0.0
 
     def __len__(self) -> int:
         return len(self._waits)
@@ -102,6 +104,18 @@ class DiskWaits:
             wait.first_asked = now
         return now - wait.first_asked > wait.seconds
 
+    def note_pass(self, *, is_idle: bool) -> None:
+        """Once in a pass of the scheduler, before transfers are concluded.
+
+        is_idle  whether nothing has run since the pass before
+        """
+        now, before = self._clock(), self._last_pass
+        self._last_pass = now
+        if is_idle:
+            for wait in self._waits.values():
+                if wait.open and wait.first_asked is not None:
+                    self.wait_s += now - max(before, wait.first_asked)
+
     def num_loaded(self, rid: str) -> int:
         """Tokens that have come for the request."""
         wait = self._waits.get(rid)
@@ -115,4 +129,3 @@ class DiskWaits:
             self._num_tokens -= wait.num_tokens
             end = self._clock() if wait.ended is None else wait.ended
             self.fetch_s += end - wait.begun
-            self.wait_s += 0.0 if wait.first_asked is None else end - wait.first_asked

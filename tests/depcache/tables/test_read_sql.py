@@ -145,7 +145,14 @@ def test_what_sqlalchemy_writes_for_postgres_and_sqlglot_does_not_know(dialect: 
 
 @pytest.mark.parametrize(
     "kind",
-    ["BIT VARYING(5)", "NATIONAL CHAR(9)", "INTERVAL day to second(2)", "NUMERIC(10, -2)", "LONG RAW", "VARCHAR(3)"],
+    [
+        "BIT VARYING(5)",
+        "NATIONAL CHAR(9)",
+        "INTERVAL day to second(2)",
+        "NUMERIC(10, -2)",
+        "LONG RAW",
+        "VARCHAR(3)",
+    ],
 )
 def test_a_type_that_sqlglot_does_not_know_is_told_as_it_is_written(kind: str) -> None:
     [table], notes = read_sql(f"CREATE TABLE a (b {kind} NOT NULL, c INT REFERENCES d)")

@@ -15,8 +15,13 @@ def make_scheduler(
     *, num_open: int = 1, running: int = 0, last_batch: Any = None, chunked_req: Any = None
 ) -> Any:
     disk = SimpleNamespace(tier=SimpleNamespace(num_open=num_open))
+    told: list[bool] = []
     cache = SimpleNamespace(
-        is_depcache=True, disk=disk, root_events=None, poll=lambda is_waited_for: None
+        is_depcache=True,
+        disk=disk,
+        root_events=None,
+        poll=lambda is_waited_for, is_idle: told.append(is_idle),
+        told=told,
     )
     return SimpleNamespace(
         tree_cache=cache,
@@ -36,14 +41,17 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return sleeps
 
 
-def poll(scheduler: Any) -> None:
+def poll(scheduler: Any) -> bool:
+    """Returns whether the disk tier was told that nothing runs."""
     from sglang_patches.hooks.scheduler_disk import poll_tiers
 
     poll_tiers(scheduler)
+    [is_idle] = scheduler.tree_cache.told
+    return is_idle
 
 
 def test_an_idle_loop_gives_way_while_transfers_are_under_way(slept: list[float]) -> None:
-    poll(make_scheduler())
+    assert poll(make_scheduler())
     assert len(slept) == 1
     assert 0 < slept[0] <= 0.002
 
@@ -61,5 +69,5 @@ def test_an_idle_loop_gives_way_while_transfers_are_under_way(slept: list[float]
 def test_whoever_has_something_to_do_is_not_held_up(
     slept: list[float], busy: dict[str, Any]
 ) -> None:
-    poll(make_scheduler(**busy))
+    assert poll(make_scheduler(**busy)) == ("num_open" in busy)
     assert not slept

@@ -61,28 +61,44 @@ def test_its_time_begins_when_it_could_have_run(kept: Kept) -> None:
     assert kept.waits.is_ready("a"), "computing would have been faster"
 
 
-def test_what_a_queue_hides_is_not_counted_as_waiting(kept: Kept) -> None:
-    kept.waits.begin("a", ["first", "second"], [], 8, 100.0)
-    kept.waits.begin("b", ["second"], [], 8, 100.0)
-    kept.clock.now += 3.0
-    assert not kept.waits.is_ready("a")  # from here on it could run
-    kept.waits.note_end("first", [])
-    kept.clock.now += 2.0
-    assert not kept.waits.is_ready("a")
-    kept.waits.note_end("second", [])
-    kept.clock.now += 50.0  # all is there, and other requests run
-    assert kept.waits.is_ready("a") and kept.waits.is_ready("b")
-    kept.waits.release("a")
-    assert (kept.waits.fetch_s, kept.waits.wait_s) == (5.0, 2.0)
-    kept.waits.release("b")
-    assert (kept.waits.fetch_s, kept.waits.wait_s) == (10.0, 2.0)
-    kept.waits.begin("nothing to fetch", [], [], 8, 100.0)
-    kept.waits.begin("gives up", ["third"], [], 8, 4.0)
-    assert not kept.waits.is_ready("gives up")
-    kept.clock.now += 6.0
-    kept.waits.release("gives up")
-    kept.waits.release("nothing to fetch")
-    assert (kept.waits.fetch_s, kept.waits.wait_s) == (16.0, 8.0)
+def test_what_is_computed_meanwhile_hides_a_wait(kept: Kept) -> None:
+    waits, clock = kept.waits, kept.clock
+    waits.begin("a", ["first", "second"], [], 8, 100.0)
+    waits.begin("b", ["second"], [], 8, 100.0)
+    clock.now += 3.0
+    waits.note_pass(is_idle=True)  # nobody has asked yet whether they may run
+    assert not waits.is_ready("a")
+    clock.now += 2.0
+    waits.note_pass(is_idle=True)
+    assert waits.wait_s == 2.0
+    assert not waits.is_ready("a")
+    clock.now += 40.0
+    waits.note_pass(is_idle=False)  # another request was computed
+    waits.note_end("first", [])
+    assert not waits.is_ready("a") and not waits.is_ready("b")
+    clock.now += 1.0
+    waits.note_pass(is_idle=True)
+    waits.note_end("second", [])
+    assert waits.wait_s == 4.0  # one second of each
+    clock.now += 50.0
+    waits.note_pass(is_idle=True)
+    assert waits.is_ready("a") and waits.is_ready("b")
+    waits.release("a")
+    waits.release("b")
+    assert (waits.fetch_s, waits.wait_s) == (92.0, 4.0)
+
+
+def test_who_has_nothing_to_fetch_or_gives_up_is_counted_as_far_as_it_waited(kept: Kept) -> None:
+    waits, clock = kept.waits, kept.clock
+    waits.begin("nothing to fetch", [], [], 8, 100.0)
+    waits.begin("gives up", ["first"], [], 8, 4.0)
+    assert not waits.is_ready("gives up")
+    clock.now += 6.0
+    waits.note_pass(is_idle=True)
+    assert waits.is_ready("gives up")
+    waits.release("gives up")
+    waits.release("nothing to fetch")
+    assert (waits.fetch_s, waits.wait_s) == (6.0, 6.0)
 
 
 def test_where_nobody_knows_how_long_computing_takes_it_waits_a_fixed_time(kept: Kept) -> None:
