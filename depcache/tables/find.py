@@ -22,7 +22,14 @@ from depcache.errors import PromptError
 from depcache.recognition.clock import Clock, TooSlowError
 from depcache.tables.declaration import Declaration
 from depcache.tables.extra import need
-from depcache.tables.read_sql import DIALECTS, HINTS, declaration_of, guess_dialects, parse
+from depcache.tables.read_sql import (
+    DIALECTS,
+    HINTS,
+    blank_unread,
+    declaration_of,
+    guess_dialects,
+    parse,
+)
 from depcache.tables.statements import (
     MAX_STATEMENT_LEN,
     Comments,
@@ -301,6 +308,8 @@ def _link(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
 
 def _declare(statement: str) -> Declaration | None:
     num_dialects = min(NUM_DIALECTS, max(1, MAX_STATEMENT_LEN // len(statement)))
+    # At once, and not where the statement itself is not read: that would take twice as long.
+    statement = blank_unread(statement)
     tree = parse(statement, guess_dialects(statement)[:num_dialects])
     is_table = isinstance(tree, need("sqlglot").exp.Create) and tree.args.get("kind") == "TABLE"
     try:

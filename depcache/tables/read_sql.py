@@ -116,10 +116,17 @@ def guess_dialects(text: str) -> list[str]:
 def parse(statement: str, dialects: Sequence[str]) -> Any:
     """The syntax tree by the first dialect that can read a statement; None where none can."""
     tree = _parse(statement, dialects)
-    if tree is None and _UNREAD.search(statement):
-        # Places in the text stay what they are.
-        tree = _parse(_UNREAD.sub(lambda found: " " * len(found[0]), statement), dialects)
+    if tree is None and (readable := blank_unread(statement)) != statement:
+        tree = _parse(readable, dialects)
     return tree
+
+
+def blank_unread(statement: str) -> str:
+    """The statement with blanks for what says nothing of its tables, and sqlglot may not read.
+
+    Places in it stay what they are. In strings it may say something.
+    """
+    return _UNREAD.sub(lambda found: " " * len(found[0]), statement)
 
 
 def _parse(statement: str, dialects: Sequence[str]) -> Any:
