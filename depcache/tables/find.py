@@ -53,7 +53,7 @@ looked at: a table may be written in one letter."""
 
 DEADLINE_S = 0.08
 """How long statements that were not met before may be parsed. What was parsed is kept. Nothing
-looks at the clock within a statement, so one that would not be ready by then does not begin."""
+looks at the clock within a statement, so a long one that would not be ready does not begin."""
 
 NUM_KEPT = 4096
 """Statements whose tables a finder keeps."""
@@ -242,14 +242,20 @@ class DdlFinder:
 
 
 class _Pace:
-    """How long statements take, told by the slowest of this text."""
+    """How long statements take, told by those of this text before."""
 
     def __init__(self) -> None:
-        self._seconds, self._length = 0.0, 1
+        self._seconds = self._slowest = 0.0
+        self._length = 1
 
     def expect(self, length: int) -> float:
-        """Seconds that a statement of so many characters may need: never more than the slowest."""
-        return self._seconds * min(1.0, length / self._length)
+        """Seconds that a long statement may need, at most those of the slowest before it.
+
+        0 for a short one, which takes little unless it has to wait for a core.
+        """
+        if length < MAX_STATEMENT_LEN // 8:
+            return 0.0
+        return min(self._slowest, self._seconds / self._length * length)
 
     @contextmanager
     def measure(self, length: int) -> Iterator[None]:
@@ -257,8 +263,9 @@ class _Pace:
         begun = time.perf_counter()
         yield
         seconds = time.perf_counter() - begun
-        if seconds > self._seconds:
-            self._seconds, self._length = seconds, length
+        self._seconds += seconds
+        self._length += length
+        self._slowest = max(self._slowest, seconds)
 
 
 def choose_run(text: str, hits: Sequence[Hit]) -> Sequence[Hit]:

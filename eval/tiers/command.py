@@ -88,6 +88,8 @@ def run(args: argparse.Namespace) -> int:
 
 def make_report(args: argparse.Namespace) -> dict[str, Any]:
     """The report: rows, what moving took, settings, machine."""
+    if args.rounds < 1:
+        raise ConfigError(f"--rounds is {args.rounds}: ask for 1 or more")
     require_sglang()
     err = Console(stderr=True, highlight=False)
     with err.status("making a model of random weights (once)"):

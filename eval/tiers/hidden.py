@@ -72,11 +72,14 @@ def measure_hidden(
             version = next(fresh)
             with ThreadPoolExecutor(at_once) as pool:
                 waiting: list[Future[Answered]] = []
+                computed: list[Future[Answered]] = []
                 for prompt in prompts:
                     if kind == BETWEEN:
-                        pool.submit(ask, prompt, version)
+                        computed.append(pool.submit(ask, prompt, version))
                     waiting.append(pool.submit(ask, prompt, KEPT))
                 answers = [each.result() for each in waiting]
+                for each in computed:
+                    each.result()  # raises what went wrong
             after = server.stats()["tiers"]["disk"]
             times[key] += [each.ttft_ms for each in answers]
             row["requests"] += len(answers)

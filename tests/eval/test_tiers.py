@@ -248,6 +248,10 @@ def test_two_versions_differ_before_any_fact() -> None:
     assert start < 4
 
 
+def test_no_rounds_are_refused() -> None:
+    assert main(["tiers", "--hidden", "--rounds", "0"]) == 2
+
+
 def test_a_graph_without_its_folder_is_an_error_that_names_the_option(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

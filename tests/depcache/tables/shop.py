@@ -92,10 +92,10 @@ REFERENCES = {
 }
 
 
-def make_sqlite(path: Path) -> Path:
-    """The schema as an SQLite file, without rows."""
+def make_sqlite(path: Path, sql: str = SQL) -> Path:
+    """The schema, or another one, as an SQLite file, without rows."""
     with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(SQL)
+        connection.executescript(sql)
     return path
 
 

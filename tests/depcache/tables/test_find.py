@@ -251,7 +251,7 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[str]:
 
 
 def test_what_was_parsed_before_a_deadline_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    finder = DdlFinder(deadline_s=0.1)
+    finder = DdlFinder(deadline_s=0.05)
     parsed = slow_down(monkeypatch, seconds=0.06)
     assert "too long" in finder.look(f"{ARTIST}\n{GENRE}").reason
     assert parsed == [ARTIST]
@@ -265,6 +265,23 @@ def test_a_statement_that_will_not_be_ready_does_not_begin(monkeypatch: pytest.M
     parsed = slow_down(monkeypatch, seconds=0.03)
     assert finder.look("\n".join(wide)).gave_up
     assert parsed == wide[:2]  # the third would end at 0.09 s
-    # A shorter one takes less, so it begins.
+    # Shorter ones take less, so they begin.
     del parsed[:]
     assert len(finder.look(f"{wide[0]}\n{wide[2]}\n{ARTIST}\n{GENRE}").hits) == 4
+
+
+def test_one_that_had_to_wait_for_a_core_does_not_count_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seconds = iter([0.05] + [0.001] * 20)
+    now = [0.0]
+
+    def parse(statement: str, dialects: Sequence[str]) -> Any:
+        now[0] += next(seconds)
+        return real(statement, dialects)
+
+    finder, real = DdlFinder(deadline_s=0.08), find.parse
+    monkeypatch.setattr(find, "parse", parse)
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    tables = "\n".join(f"CREATE TABLE t{n} (a INT, b TEXT)" for n in range(12))
+    assert len(finder.look(tables).hits) == 12

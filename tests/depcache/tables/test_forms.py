@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from depcache.errors import ConfigError
+from depcache.tables import Catalog, load
 from depcache.tables.declaration import Column, Declaration, ForeignKey
 from depcache.tables.forms import FORMS, Form, get_form
-from tests.depcache.tables.shop import SQL
+from tests.depcache.tables.shop import SQL, make_sqlite
 
 TRACK = Declaration(
     "",
@@ -87,18 +88,18 @@ CREATE TABLE customer (
 """
 
 
+def load_sqlite(folder: Path, sql: str, **options: Any) -> Catalog:
+    pytest.importorskip("sqlalchemy", reason="needs the extra `tables`")
+    return load(make_sqlite(folder / "shop.db", sql), **options).catalog
+
+
 @pytest.mark.parametrize("schema", [SQL, CONSTRAINED])
 def test_langchain_is_what_sqlalchemy_compiles(schema: str, tmp_path: Path) -> None:
+    catalog = load_sqlite(tmp_path, schema, form="langchain")
     sqlalchemy = pytest.importorskip("sqlalchemy", reason="needs the extra `tables`")
-    from depcache.tables import load
-
-    path = tmp_path / "shop.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(schema)
-    engine = sqlalchemy.create_engine(f"sqlite:///{path}")
+    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
     metadata = sqlalchemy.MetaData()
     metadata.reflect(engine)
-    catalog = load(path, form="langchain").catalog
     assert len(catalog) == len(metadata.tables)
     for name, table in metadata.tables.items():
         compiled = sqlalchemy.schema.CreateTable(table).compile(engine)
@@ -107,17 +108,12 @@ def test_langchain_is_what_sqlalchemy_compiles(schema: str, tmp_path: Path) -> N
 
 
 def test_langchain_leaves_out_columns_without_a_type(tmp_path: Path) -> None:
-    pytest.importorskip("sqlalchemy", reason="needs the extra `tables`")
-    from depcache.tables import load
-
-    path = tmp_path / "odd.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript("CREATE TABLE t (a INTEGER DEFAULT 1, anything, b TEXT);")
-    assert load(path, form="langchain").catalog["t"].text == (
+    sql = "CREATE TABLE t (a INTEGER DEFAULT 1, anything, b TEXT);"
+    assert load_sqlite(tmp_path, sql, form="langchain")["t"].text == (
         "CREATE TABLE t (\n\ta INTEGER DEFAULT 1, \n\tb TEXT\n)"
     )
     # Columns apart are written by the templates.
-    apart = load(path, form="langchain", columns=True).catalog
+    apart = load(tmp_path / "shop.db", form="langchain", columns=True).catalog
     assert [each.text for each in apart] == [
         "CREATE TABLE t (\n\ta INTEGER\n)",
         "ALTER TABLE t ADD COLUMN anything",
@@ -126,26 +122,14 @@ def test_langchain_leaves_out_columns_without_a_type(tmp_path: Path) -> None:
 
 
 def test_llamaindex_has_types_in_the_words_of_sqlalchemy(tmp_path: Path) -> None:
-    pytest.importorskip("sqlalchemy", reason="needs the extra `tables`")
-    from depcache.tables import load
-
-    path = tmp_path / "odd.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript("CREATE TABLE t (a VARCHAR(20), anything);")
-    text = load(path, form="llamaindex").catalog["t"].text
+    sql = "CREATE TABLE t (a VARCHAR(20), anything);"
+    text = load_sqlite(tmp_path, sql, form="llamaindex")["t"].text
     assert text == "Table 't' has columns: a (VARCHAR(20)), anything (NULL), ."
 
 
 def test_a_reference_to_no_table_is_written_all_the_same(tmp_path: Path) -> None:
-    pytest.importorskip("sqlalchemy", reason="needs the extra `tables`")
-    from depcache.tables import load
-
-    path = tmp_path / "odd.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(
-            "CREATE TABLE a (b INT DEFAULT 1 REFERENCES gone (b));CREATE TABLE c (d INT DEFAULT 1);"
-        )
-    catalog = load(path, form="langchain").catalog
+    sql = "CREATE TABLE a (b INT DEFAULT 1 REFERENCES gone (b)); CREATE TABLE c (d INT DEFAULT 1);"
+    catalog = load_sqlite(tmp_path, sql, form="langchain")
     assert "REFERENCES gone (b)" in catalog["a"].text and "DEFAULT" not in catalog["a"].text
     assert catalog["c"].text == "CREATE TABLE c (\n\td INTEGER DEFAULT 1\n)"
 
