@@ -9,6 +9,7 @@ milliseconds of the processor time of their process, which the system has counte
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from eval.serve.profile import (
 )
 
 SLEEPING = "sleeping"
+ENOUGH = 30
+"""Samples of the scheduler from which its shares mean something; fewer are added to."""
 STAGES: Areas = {
     FRONT: (
         # What the loop itself computes, and what it waits for the interpreter.
@@ -67,19 +70,24 @@ STAGES: Areas = {
 def sample(server: HostServer, ask: Callable[[], object]) -> dict[tuple[str, str], int]:
     """Samples by process and stage while `ask` runs; those of sleep are left out.
 
-    Raises ConfigError without py-spy, ServerError when it did not see the scheduler.
+    `ask` runs again, at most `ATTEMPTS` times in all, as long as the scheduler was seen less than
+    `ENOUGH` times: a busy machine lets py-spy run seldom. Raises ConfigError without py-spy,
+    ServerError when it did not see the scheduler.
     """
     tool = find_tool()
     with tempfile.TemporaryDirectory(prefix="depcache-stacks-") as folder:
         stacks = Path(folder) / "stacks"
+        found: Counter[tuple[str, str]] = Counter()
         for _ in range(ATTEMPTS):
             with sampling(tool, server.pid, stacks):
                 ask()
             counts = count(stacks.read_text(encoding="utf-8").splitlines(), STAGES)
-            if any(process == SCHEDULER for process, _ in counts):
-                return {
-                    key: num for key, num in counts.items() if key[1] not in (SLEEPING, POLLING)
-                }
+            found.update({k: n for k, n in counts.items() if k[1] not in (SLEEPING, POLLING)})
+            seen = sum(num for (process, _), num in found.items() if process == SCHEDULER)
+            if seen >= ENOUGH:
+                break
+        if seen:
+            return dict(found)
     raise ServerError(
         f"py-spy did not see the scheduler in {ATTEMPTS} attempts: try again while the machine has "
         "less to do"

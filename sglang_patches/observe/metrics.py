@@ -40,7 +40,7 @@ _TIER_COUNTERS = (
     ("evicted_nodes", "evicted_nodes", "Nodes evicted from the tier."),
     ("loaded_tokens", "loaded", "Tokens brought back to the device from the tier."),
     ("fetch_seconds", "fetch_seconds", "Time that KV was on its way for requests."),
-    ("wait_seconds", "wait_seconds", "Of this, time in which nothing else ran."),
+    ("wait_seconds", "wait_seconds", "Time that requests waited for KV while nothing else ran."),
 )
 # These have a count per reason.
 _TIER_REASONS = (

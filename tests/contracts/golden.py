@@ -197,11 +197,12 @@ def record_metrics() -> dict[str, Any]:
         ("nodes", "tokens", "bytes", "capacity_bytes", "evicted", "evicted_nodes", "loaded"), 1
     )
     told = {**tier, "failures": {"timeout": 1}, "dropped_nodes": {"no_room": 1}}
+    disk = {**told, "fetch_seconds": 1.0, "wait_seconds": 1.0}
     registry = CollectorRegistry()
     metrics = PrometheusMetrics(
         {"model_name": "m", "tp_rank": "0"},
         {"model_name": "m"},
-        lambda: {"device": tier, "host": told, "disk": told},
+        lambda: {"device": tier, "host": told, "disk": disk},
         lambda: {"plain_requests": 1, "rejected_requests": 1},
         registry=registry,
     )
