@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
@@ -37,6 +38,14 @@ ABORT_FUNCTIONS = (
 
 JOINS_SALT = not HAS_CHECKPOINTS
 """Whether the OpenAI routes join a request's salt and its extra key."""
+
+_NUMS_REAL = (
+    "num_token_non_padded",
+    "num_token_non_padded_cpu",
+    "global_num_token_non_padded",
+    "global_num_token_non_padded_cpu",
+)
+"""Fields of a ForwardBatch, of each release some: its tokens without padding."""
 
 PREFIX = "depcache_prefix"
 """Attribute of a request: slots of its hits, from its match until it has a row (0.5.23)."""
@@ -160,6 +169,16 @@ def load_back_result(req: Request, slots: torch.Tensor, handle: Handle) -> tuple
         return slots, handle
     setattr(req, PREFIX, torch.cat([getattr(req, PREFIX), slots]))
     return len(slots), handle
+
+
+def batch_beside(forward_batch: Any, ids: torch.Tensor, positions: torch.Tensor) -> Any:
+    """Returns a batch of these tokens for the model's body alone, beside the one that runs."""
+    batch = copy.copy(forward_batch)
+    batch.input_ids, batch.positions = ids, positions
+    for name in _NUMS_REAL:  # of the other batch; None means all tokens
+        if hasattr(batch, name):
+            setattr(batch, name, None)
+    return batch
 
 
 def tp_group(runner: Any) -> Any:

@@ -10,6 +10,7 @@ import torch
 
 from flashinfer_masks.visibility import Step
 from sglang_patches.contract import Batch, ForwardBatch
+from sglang_patches.requests.deviations import DeviatingRows
 from sglang_patches.requests.masses import MassRows
 from sglang_patches.requests.scoring import ScoredRows
 from sglang_patches.requests.state import PendingCopy, RequestState, get_state
@@ -25,6 +26,7 @@ class DependencyBatch:
     load    rows to bring from the host tier before that
     scored  rows that the context of their request is scored by
     weighed  rows of flat prompts that are to tell what they give each other
+    deviating  contexts whose keys are compared with those under full view
     """
 
     steps: list[Step | None]
@@ -32,6 +34,7 @@ class DependencyBatch:
     load: PendingLoad | None = None
     scored: list[ScoredRows] = field(default_factory=list[ScoredRows])
     weighed: list[MassRows] = field(default_factory=list[MassRows])
+    deviating: list[DeviatingRows] = field(default_factory=list[DeviatingRows])
 
 
 class _Rids(list[str]):
@@ -89,6 +92,7 @@ def _prepare_extend(
     steps: list[Step | None] = []
     copies: list[PendingCopy] = []
     scored: list[ScoredRows] = []
+    deviating: list[DeviatingRows] = []
     weighed: list[MassRows] = []
     start = 0
     for number, (req, state, num_prefix, num_new) in enumerate(
@@ -112,7 +116,10 @@ def _prepare_extend(
                 step = Step(state.structure, order, num_prefix, num_new)
                 if state.scores is not None:
                     rows = state.scores.rows(order, num_prefix, num_new, number, start)
-                    scored += [] if rows is None else [rows]
+                    if isinstance(rows, ScoredRows):
+                        scored.append(rows)
+                    elif rows is not None:
+                        deviating.append(rows)
                 if state.masses is not None:
                     given = state.masses.rows(order, num_prefix, num_new, number, start)
                     weighed += [] if given is None else [given]
@@ -122,7 +129,7 @@ def _prepare_extend(
         start += num_new
     forward_batch.positions = positions
     rids = _Rids(forward_batch.rids)
-    rids.dependencies = DependencyBatch(steps, copies, load, scored, weighed)
+    rids.dependencies = DependencyBatch(steps, copies, load, scored, weighed, deviating)
     forward_batch.rids = rids
 
 

@@ -17,7 +17,9 @@ from depcache.prompt.layout_names import Layout
 from depcache.prompt.outline import Outline
 
 See = Literal["ancestors", "fused"]
-Select = Literal["first", "query", "mixed", "random", "stored", "given"]
+Select = Literal[
+    "first", "query", "query-context", "mixed", "deviation", "random", "stored", "given"
+]
 Budget = Literal["global", "chunk"]
 Focus = Literal["settle"]
 
@@ -26,7 +28,9 @@ BUDGETS: tuple[Budget, ...] = get_args(Budget)
 FOCUSES: tuple[Focus, ...] = get_args(Focus)
 DEFAULT_SHARE = 0.15
 DEFAULT_SELECT: Select = "first"
-BY_QUESTION: tuple[Select, ...] = ("query", "mixed")
+BY_SCORE: tuple[Select, ...] = ("query", "query-context", "mixed", "deviation")
+"""Those that choose by what a pass of the model says of each token."""
+
 MAX_SEED = 2**32 - 1
 MAX_ALPHA = 10
 
@@ -52,10 +56,13 @@ class Recompute:
     """A share of the context, its selector, and behind what the context's KV was computed.
 
     share     of the context's tokens, from 0 to 1; neither with `given` nor with `stored`
-    select    first: the first tokens of each row. query: those that the question leans on most
-              (FusionRAG, section 3.2). mixed: half of each. random: a control. stored: rows as past
-              prompts left them, and what leaned most on rows before it there, as much of each row
-              as its CFO (Cache-Craft, section 3). given: `selected`
+    select    first: the first tokens of each row. query: those that the question leans on most,
+              which has seen the system alone (FusionRAG, section 3.2). query-context: those that it
+              leans on where it stands, behind the reused context. mixed: half `first`, half
+              `query`. deviation: those whose keys in the second layer change most under full view
+              (CacheBlend). random: a control. stored: rows as past prompts left them, and what
+              leaned most on rows before it there, as much of each row as its CFO (Cache-Craft,
+              section 3). given: `selected`
     selected  indices of context tokens in pre-order, ascending; with `given` and only then
     budget    global: the share is of the context, whatever row it is spent in (FusionRAG). chunk:
               it is of each row (Cache-Craft), at least one token
@@ -108,6 +115,11 @@ class Recompute:
                 "depcache_focus came with the selector given, whose indices are final: leave out "
                 "one of them"
             )
+        if self.focus is not None and self.select == "deviation":
+            raise PromptError(
+                "depcache_focus came with the selector deviation, which asks no question: leave "
+                "out one of them"
+            )
         self._check_stored()
         if not isinstance(self.seed, int) or not 0 <= self.seed <= MAX_SEED:
             raise PromptError(
@@ -124,11 +136,11 @@ class Recompute:
             raise PromptError(
                 "depcache_behind has an empty entry: send null where a row stands behind nothing"
             )
-        if any(self.behind or ()) and self.asks_question:
+        if any(self.behind or ()) and self.needs_scores:
             what = "depcache_focus is on" if self.focus else f"the selector is {self.select}"
             raise PromptError(
-                f"{what} and depcache_behind has rows: the question scores rows that stand behind "
-                "nothing, so leave out one of them"
+                f"{what} and depcache_behind has rows: only rows that stand behind nothing are "
+                "scored, so leave out one of them"
             )
 
     def _check_stored(self) -> None:
@@ -158,9 +170,9 @@ class Recompute:
                 )
 
     @property
-    def asks_question(self) -> bool:
-        """Whether what is selected depends on what the question gives the context."""
-        return self.select in BY_QUESTION or self.focus is not None
+    def needs_scores(self) -> bool:
+        """Whether what is selected depends on a pass of the model over the context."""
+        return self.select in BY_SCORE or self.focus is not None
 
     @classmethod
     def read(cls, value: float | Recompute) -> Recompute:

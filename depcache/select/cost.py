@@ -144,7 +144,7 @@ def choose(
     num_task: int,
     share: float,
     is_pinned: bool,
-    needs_scores: bool = False,
+    num_scoring: int = 0,
     num_patched: int | None = None,
 ) -> Choice:
     """The cheaper way in tokens computed, now and later.
@@ -160,20 +160,20 @@ def choose(
     num_patched   of what is selected, what is kept from an equal request; None: the request neither
                   keeps nor reads patches. Then an equal context costs its selection each time, else
                   once, unless the next question selects other tokens
-    needs_scores  the selector goes by scores. Then the first pass always runs, it computes the task
-                  and one token more, and all rows must be there for it
+    num_scoring   tokens that a selector by scores computes for them, beside the rows, all of which
+                  must be there; 0 without such a selector
 
     A settled token costs its computation now and spares 1 - share of one whenever its row comes
     again, which happens once more with the probability of the forecast. A row met for the first
     time is settled only where the forecast is above the share: else what it spares is less than
     what fusing costs. A context that comes again as it is costs nothing where it was flat, since
     it is then a prefix; where it was fused, it costs its selection again each time. With
-    `needs_scores` there is no choice row by row.
+    `num_scoring` there is no choice row by row.
     """
     settled = tuple(
         row
         for row, num in enumerate(missing)
-        if num and (is_pinned or needs_scores or met.was_met[row] or met.share > share)
+        if num and (is_pinned or num_scoring or met.was_met[row] or met.share > share)
     )
     if is_pinned:
         return Choice(True, settled)
@@ -181,8 +181,8 @@ def choose(
     spared = met.share * (1 - share) * num_settled
     # The first pass computes one token that is thrown away. What is selected in a row that is not
     # settled counts twice, to the disadvantage of fusing.
-    num_first_pass = num_task + 1 if needs_scores else int(bool(settled))
-    keeps = num_patched is not None and not needs_scores
+    num_first_pass = num_scoring or int(bool(settled))
+    keeps = num_patched is not None and not num_scoring
     again = met.repeats * (sum(missing) - num_settled + (0 if keeps else num_selected))
     num_recomputed = num_selected - (num_patched or 0)
     computed = sum(missing) + num_missing_system + num_recomputed + num_task + num_first_pass

@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Selectors that need scores: what is chosen without them, and how many tokens are by them.
 
-The scores are those of `depcache.select.query` (FusionRAG, section 3.2), computed before the
-request by somebody who has the model. Until they are there, nobody knows which tokens these are;
-`depcache.select.select` has as many others in their place.
+The scores are computed before the request by somebody who has the model. Until they are there,
+nobody knows which tokens these are; `depcache.select.select` has as many others in their place.
+
+    query          what the question gives each token, having seen the system alone (FusionRAG,
+                   section 3.2)
+    query-context  the same of the question behind the reused context
+    deviation      how far the keys of the second layer lie from those under full view (CacheBlend)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import ceil
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +25,17 @@ from depcache.select.focus import find_focus
 from depcache.select.query import choose_top_of_chunks
 from depcache.select.simple import SELECTORS, deal, first, selectable
 
-FIRST_PARTS: dict[str, float] = {"query": 0.0, "mixed": 0.5}
+Scorer = Literal["query", "query-context", "deviation"]
+
+_SCORERS: dict[str, Scorer] = {"query-context": "query-context", "deviation": "deviation"}
+"""Selector -> what scores the context; the question alone for all others."""
+
+FIRST_PARTS: dict[str, float] = {
+    "query": 0.0,
+    "query-context": 0.0,
+    "mixed": 0.5,
+    "deviation": 0.0,
+}
 """Selector -> the part of its budget that the first tokens of the rows have, rounded down. Others
 choose all of it themselves."""
 
@@ -32,16 +48,33 @@ class ByScore:
     nums      how many of the others the scores choose: one number for the context, or one for each
               row, see `Recompute.budget`
     has_focus  what was chosen of rows out of focus is dropped. Else `nums` add up to 1 at least
+    scorer  where the scores come from
     """
 
     taken: IntArray = field(repr=False)
     nums: tuple[int, ...]
     has_focus: bool = False
+    scorer: Scorer = "query"
+
+    @property
+    def asks_question(self) -> bool:
+        """Whether the scores are of what the question gives the context."""
+        return self.scorer != "deviation"
+
+    def num_computed(self, forest: Forest, num_layers: int) -> int:
+        """Returns how many tokens the scores cost, beside the rows, in passes of `num_layers`.
+
+        The question and the token that an engine draws; for the deviation one layer of all tokens
+        of system and context.
+        """
+        if self.asks_question:
+            return forest.task_len + 1
+        return 1 + ceil(forest.task_start / num_layers)
 
     @classmethod
     def of(cls, forest: Forest, recompute: Recompute) -> ByScore | None:
         """The budget of a request; None where nothing is chosen by scores."""
-        if not recompute.asks_question:
+        if not recompute.needs_scores:
             return None
         part = FIRST_PARTS.get(recompute.select)
         selector = SELECTORS[recompute.select] if part is None else first
@@ -55,13 +88,15 @@ class ByScore:
         has_focus = recompute.focus is not None
         if not any(nums) and not (has_focus and any(nums_taken)):
             return None
-        return cls(np.sort(np.concatenate(taken)), nums, has_focus)
+        scorer = _SCORERS.get(recompute.select, "query")
+        return cls(np.sort(np.concatenate(taken)), nums, has_focus, scorer)
 
     def choose(self, forest: Forest, sums: NDArray[np.floating]) -> IntArray:
         """All that is computed again: int64 indices, ascending, none twice.
 
-        sums  (num_layers, context_len), what the question gives each token of the context, also
-              those that cannot be selected; its last layer scores them. Without a focus that alone
+        sums  (num_layers, context_len), the scores of each token of the context, also of those
+              that cannot be selected: what the question gives them, of which the last layer scores
+              them, or how far they deviate. Without a focus one layer
 
         Returns T + sum of nums of them; with a focus those that lie in it.
         """

@@ -120,7 +120,9 @@ SELECTORS: dict[str, Callable[[Forest, IntArray, int, int], IntArray]] = {
     "first": first,
     # As many tokens as they will choose, until their scores are there: `depcache.select.scored`.
     "query": first,
+    "query-context": first,
     "mixed": first,
+    "deviation": first,
     # And those of rows that are alone behind the system: `depcache.select.variants`.
     "stored": first,
     "random": random,

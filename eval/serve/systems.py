@@ -7,7 +7,7 @@
     sglang-lpm      the same, requests of the longest cached prefix first
     depcache-fused-15  passages or whole paths as rows, of which 15 % are computed again with full
                     view; of 0, 5, 10, 30 and 100 % too
-    depcache-fused-mixed-15  the same by another selector; mixed-5, query-15 and random-15 too
+    depcache-fused-mixed-15  the same by another selector; mixed-5, and 15 of each other
     depcache-stored  passages as past prompts left them, as much computed again as their CFO says
                     (Cache-Craft)
     sglang-declared  tables in the order of their schemas, which any client can give them; the
@@ -91,6 +91,8 @@ SELECTED: tuple[tuple[Select, int], ...] = (
     ("mixed", 5),
     ("mixed", 15),
     ("query", 15),
+    ("query-context", 15),
+    ("deviation", 15),
     ("random", 15),
 )
 """Ways to choose what is computed again, and percent of the context; besides `first`."""

@@ -22,6 +22,7 @@ from depcache.config import Config
 from depcache.errors import ConfigError
 from flashinfer_masks.batches import Call, Kind, PlainStep, PlanName, choose_plan, plan_batch
 from sglang_patches.attention.copies import RowCopier
+from sglang_patches.attention.deviation import DeviationKeeper
 from sglang_patches.attention.flashinfer_calls import FlashInferCall, Heads, Wrappers
 from sglang_patches.attention.masses import MassKeeper
 from sglang_patches.attention.paged import BatchAttention, Scales, find_slots
@@ -44,6 +45,7 @@ class DependencyFlashInferBackend(FlashInferAttnBackend):
         self._rows = runner.req_to_token_pool.req_to_token
         self._copier = RowCopier(runner)
         self._scores = ScoreKeeper(runner)
+        self._deviations = DeviationKeeper(runner)
         self._masses = MassKeeper(runner)
         self._wrappers = Wrappers(self._make_wrapper)
         self._attention: BatchAttention | None = None
@@ -52,6 +54,7 @@ class DependencyFlashInferBackend(FlashInferAttnBackend):
         dependencies = get_batch(forward_batch)
         self._copier.run(dependencies)
         self._scores.start(dependencies, forward_batch)
+        self._deviations.start(dependencies, forward_batch)
         self._masses.start(dependencies, forward_batch)
         self._attention = None
         if dependencies is None or all(step is None for step in dependencies.steps):
@@ -69,6 +72,8 @@ class DependencyFlashInferBackend(FlashInferAttnBackend):
         forward_batch: Any,
         save_kv_cache: bool = True,
     ) -> torch.Tensor:
+        if self._deviations.is_beside:
+            return self._deviations.attend(q, k, v, layer)
         if self._attention is None:
             return super().forward_extend(q, k, v, layer, forward_batch, save_kv_cache)
         pool: Any = self.token_to_kv_pool
@@ -81,6 +86,7 @@ class DependencyFlashInferBackend(FlashInferAttnBackend):
         query = q.contiguous().view(-1, layer.tp_q_head_num, layer.head_dim)
         output = self._attention.run(query, keys, values, scales)
         self._scores.run(layer, query)
+        self._deviations.run(layer)
         self._masses.run(layer, query)
         return output.view(-1, layer.tp_q_head_num * layer.head_dim)
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a question gives the keys of its context, captured at the last layer of a forward pass.
 
-The rows of the question have seen the system alone. Their queries meet the last layer's keys of
-the context here, in a product beside the attention (FusionRAG, section 3.2). Keys are gathered by
-slot and turned from where they were computed to where they stand in the flat prompt. Where the
+The queries of the question meet the last layer's keys here, in a product beside the attention.
+Where it has seen the system alone, these are the keys of the context (FusionRAG, section 3.2), else
+all keys before it. They are gathered by slot and turned from where they were computed to where they
+stand in the flat prompt. Where the
 chunks in focus are wanted, it is done in every layer (Cache-Craft, algorithm 1).
 """
 
@@ -34,7 +35,7 @@ class ScoreKeeper:
     def __init__(self, runner: Any) -> None:
         self._runner = runner
         self._rope: Any = None
-        self._work: list[tuple[Scores, slice, Tensor, Tensor]] = []
+        self._work: list[tuple[Scores, slice, Tensor, Tensor, Tensor | None]] = []
         self._last_layer = -1
 
     def start(self, dependencies: DependencyBatch | None, forward_batch: Any) -> None:
@@ -47,10 +48,15 @@ class ScoreKeeper:
         rows: Tensor = self._runner.req_to_token_pool.req_to_token
         for each in dependencies.scored:
             # One transfer: on a GPU the host waits for each.
-            numbers = np.stack((each.key_rows, each.scores.homes, each.scores.placed))
+            first = each.scores.keys.start
+            placed = np.arange(first, first + len(each.key_rows))
+            numbers = np.stack((each.key_rows, each.scores.homes[placed], placed))
             numbers = torch.from_numpy(numbers).to(rows.device)
             slots = rows[forward_batch.req_pool_indices[each.request]][numbers[0]]
-            self._work.append((each.scores, each.queries, slots.to(torch.int64), numbers[1:]))
+            seen = each.num_seen
+            num_seen = None if seen is None else torch.from_numpy(seen).to(rows.device)
+            slots = slots.to(torch.int64)
+            self._work.append((each.scores, each.queries, slots, numbers[1:], num_seen))
 
     def run(self, layer: Any, query: Tensor) -> None:
         """Adds the scores, once the layer's new keys are in the pool.
@@ -67,7 +73,7 @@ class ScoreKeeper:
         rope = self._rope
         pool: Tensor = self._runner.token_to_kv_pool.get_key_buffer(layer.layer_id)
         query = query.reshape(len(query), layer.tp_q_head_num, -1)
-        for scores, queries, slots, (homes, placed) in work:
+        for scores, queries, slots, (homes, placed), num_seen in work:
             keys = shift_keys(
                 pool[slots].float(),
                 homes,
@@ -76,7 +82,8 @@ class ScoreKeeper:
                 rotary_dim=rope.rotary_dim,
                 is_neox=rope.is_neox_style,
             )
-            sums = sum_weights(query[queries], keys, layer.scaling, layer.logit_cap)
+            sums = sum_weights(query[queries], keys, layer.scaling, layer.logit_cap, num_seen)
+            sums = sums[scores.context]
             ranks = tp_group(self._runner)
             if ranks.world_size > 1:  # each has some of the heads
                 sums = ranks.all_reduce(sums)
@@ -84,13 +91,20 @@ class ScoreKeeper:
             scores.add(layer.layer_id, sums, num_rows)
 
 
-def sum_weights(query: Tensor, keys: Tensor, scale: float, logit_cap: float = 0.0) -> Tensor:
+def sum_weights(
+    query: Tensor,
+    keys: Tensor,
+    scale: float,
+    logit_cap: float = 0.0,
+    num_seen: Tensor | None = None,
+) -> Tensor:
     """Sums the attention weights that each key gets, over rows and heads.
 
     query      (num_rows, num_heads, head_dim)
-    keys       (num_keys, num_kv_heads, head_dim); all rows see all keys, and nothing else
+    keys       (num_keys, num_kv_heads, head_dim); no row sees anything else
     scale      of the products
     logit_cap  the model's soft cap on them, 0 for none
+    num_seen   (num_rows,) int64, how many of the keys each row sees; None: all see all
 
     Returns (num_keys,) float64, which add up to num_rows * num_heads. Computed in float32, because
     the order of bfloat16 weights would be that of their rounding.
@@ -102,9 +116,16 @@ def sum_weights(query: Tensor, keys: Tensor, scale: float, logit_cap: float = 0.
     queries = queries.transpose(0, 1).reshape(num_kv_heads, -1, head_dim)
     columns = keys.float().permute(1, 2, 0)
     sums = torch.zeros(num_keys, dtype=torch.float64, device=query.device)
-    for part in queries.split(max(1, MAX_WEIGHTS // (num_kv_heads * max(num_keys, 1))), dim=1):
+    index = torch.arange(num_keys, device=query.device)
+    # As the queries are: all heads of a group, row by row.
+    seen = None if num_seen is None else num_seen.repeat_interleave(num_heads // num_kv_heads)
+    num_at_once = max(1, MAX_WEIGHTS // (num_kv_heads * max(num_keys, 1)))
+    for at, part in enumerate(queries.split(num_at_once, dim=1)):
         products = part @ columns * scale
         if logit_cap:
             products = logit_cap * torch.tanh(products / logit_cap)
+        if seen is not None:
+            of_part = seen[at * num_at_once :][: part.shape[1], None]
+            products.masked_fill_(index >= of_part, float("-inf"))
         sums += products.softmax(-1).sum((0, 1), dtype=torch.float64)
     return sums

@@ -15,6 +15,7 @@ from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBack
 
 from depcache.config import Config
 from sglang_patches.attention.copies import RowCopier
+from sglang_patches.attention.deviation import DeviationKeeper
 from sglang_patches.attention.masses import MassKeeper
 from sglang_patches.attention.scores import ScoreKeeper
 from sglang_patches.attention.torch_plans import WORK_BY_PLAN, AttentionWork, CausalWork
@@ -35,6 +36,7 @@ class DependencyTorchBackend(TorchNativeAttnBackend):
         self._work: list[AttentionWork] | None = None
         self._copier = RowCopier(runner)
         self._scores = ScoreKeeper(runner)
+        self._deviations = DeviationKeeper(runner)
         self._masses = MassKeeper(runner)
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
@@ -43,6 +45,7 @@ class DependencyTorchBackend(TorchNativeAttnBackend):
         dependencies = get_batch(forward_batch)
         self._copier.run(dependencies)
         self._scores.start(dependencies, forward_batch)
+        self._deviations.start(dependencies, forward_batch)
         self._masses.start(dependencies, forward_batch)
         if not forward_batch.forward_mode.is_extend() or forward_batch.encoder_lens is not None:
             return
@@ -70,8 +73,11 @@ class DependencyTorchBackend(TorchNativeAttnBackend):
         forward_batch: Any,
         save_kv_cache: bool = True,
     ) -> torch.Tensor:
+        if self._deviations.is_beside:
+            return self._deviations.attend(q, k, v, layer)
         output = super().forward_extend(q, k, v, layer, forward_batch, save_kv_cache)
         self._scores.run(layer, q)
+        self._deviations.run(layer)
         self._masses.run(layer, q)
         return output
 

@@ -9,8 +9,8 @@ asked, and not on what the cache happened to hold (docs/passages.md).
 
     read    on arrival: the forest, and from it the selected tokens
     choose  one look into the scheduler's cache: fuse, or answer the flat prompt where that is less
-    settle  rows that are missing and will be of use; for a selector that goes by scores all rows
-            with the question (`sglang_patches.requests.scoring`), and the selected tokens come back
+    settle  rows that are missing and will be of use; for a selector that goes by scores all rows,
+            scored (`sglang_patches.requests.scoring`), and the selected tokens come back
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Fused:
     is_flat      it is answered as the flat prompt, which is exact
     reason       why, where nobody asked for it
     num_settled  tokens computed to settle rows, the system and one token of the task among them,
-                 and to score them: the task once more
+                 and to score them: the task once more, or system and context in one layer
     behind       what its rows stand behind; None: all of them behind the system alone
     by_score     what is chosen by scores that are not there yet; None where nothing is
     """
@@ -149,6 +149,25 @@ def read_fused(
     fused.num_selected = len(selected)
     fused.by_score = ByScore.of(forest, recompute)
     _set_selected(obj, fused, selected.tolist())
+
+
+def refuse_deviation(recompute: Recompute | None, manager: Any) -> None:
+    """Raise PromptError where two layers of the model cannot be run by themselves.
+
+    manager  SGLang's TokenizerManager
+    """
+    if recompute is None or recompute.select != "deviation":
+        return
+    if manager.server_args.enable_lora:
+        raise PromptError(
+            "the selector is deviation, which runs two layers of the model by themselves, and this "
+            "server has LoRA adapters in them: use another selector"
+        )
+    if (num_layers := manager.model_config.num_hidden_layers) < 2:
+        raise PromptError(
+            f"the selector is deviation, which compares keys of the second layer, and this model "
+            f"has {num_layers}: use another selector"
+        )
 
 
 def _refuse_equal_rows(tokens: IntArray, forest: Forest) -> None:
@@ -241,7 +260,9 @@ async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
         found = await look()
     missing: list[int] = found["missing_by_tree"]
     met = looks.forecast.meet(keys, [not num for num in missing])
-    forest = fused.forest
+    forest, by_score = fused.forest, fused.by_score
+    num_layers = manager.model_config.num_hidden_layers
+    num_scoring = by_score.num_computed(forest, num_layers) if by_score else 0
     choice = choose(
         missing=missing,
         num_missing_system=found["missing_system"],
@@ -252,9 +273,9 @@ async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
         num_task=forest.task_len,
         share=fused.share,
         is_pinned=fused.recompute.is_pinned,
-        needs_scores=fused.by_score is not None,
+        num_scoring=num_scoring,
         # Until there are scores nobody knows which tokens are selected.
-        num_patched=found["patched"] if fused.recompute.patches and not fused.by_score else None,
+        num_patched=found["patched"] if fused.recompute.patches and not by_score else None,
     )
     is_all = copies is not None and copies.is_all
     if is_all or not choice.is_fused:
@@ -264,18 +285,23 @@ async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
         return
     if copies is not None:
         copies.use(obj)
-    if choice.settled or fused.by_score is not None:
+    if choice.settled or by_score is not None:
         max_tokens = manager.context_len - manager.num_reserved_tokens
+        reports: list[dict[str, Any]] = []
         for requests in make_settling(
-            obj, fused.tokens, forest, choice.settled, fused.behind, max_tokens, fused.by_score
+            obj, fused.tokens, forest, choice.settled, fused.behind, max_tokens, by_score
         ):
             outs = await asyncio.gather(
                 *(compat.run_beside(manager, request) for request in requests)
             )
             reports = [_report_of(out) for out in outs]
             fused.num_settled += sum(each["missed"] + each["plain"] for each in reports)
-            if fused.by_score is not None:
-                _set_selected(obj, fused, reports[0][CHOSEN])
+        if by_score is not None:
+            if not by_score.asks_question:  # its one layer is in no report
+                fused.num_settled += num_scoring - 1
+            if (chosen := reports[0][CHOSEN]) is None:
+                raise RuntimeError("no scores came back")
+            _set_selected(obj, fused, chosen)
 
 
 def _report_of(out: dict[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from depcache.prompt.wire import (
 )
 from sglang_patches.requests.beginnings import closing_of
 from sglang_patches.requests.behind import read_behind, texts_behind
-from sglang_patches.requests.fused import read_fused
+from sglang_patches.requests.fused import read_fused, refuse_deviation
 from sglang_patches.requests.inner import SEEING_ROWS
 from sglang_patches.requests.params import custom_params_of, has_dependencies
 from sglang_patches.requests.recognition import RECOGNISED
@@ -149,6 +149,7 @@ def _prepare(obj: Any, manager: Any) -> None:
         is_merged = prompt.num_tokens < prompt.num_flat_tokens
     _refuse_many_tokens(len(tokens), max_tokens)
     _validate_ids(obj, tokens, forest, wire.layout, manager.model_config)
+    refuse_deviation(getattr(wire, "recompute", None), manager)
     behind = read_behind(wire, tokens, forest, manager)
     read_fused(obj, wire, tokens, forest, behind)
     differs = find_differences(

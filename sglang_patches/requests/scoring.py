@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of a fused request's context, kept by the request that settles its rows.
+"""Scores of a fused request's context, kept by a request that runs before it.
 
-For a selector that goes by scores the settling request has all rows, and behind them the question,
-which sees the system and itself only (FusionRAG, section 3.2). It is a tree of its own to whoever
-makes masks, but stands where it does in the flat prompt, and is never cached:
+For the selectors `query` and `mixed` it is the one that settles, with all rows, and behind them the
+question, which sees the system and itself only (FusionRAG, section 3.2). It is a tree of its own to
+whoever makes masks, but stands where it does in the flat prompt, and is never cached:
 
     index  0 ...... system_len ........... task_start ............. num_tokens - 1
            | system | rows, as in `tree`   | the question           | its first token again
     sees   itself   | its ancestors        | the system, itself     | everything
 
 The last token is there because an engine draws an answer from one; it is thrown away.
+
+For `query-context` it runs when all rows are settled. It is a fused request with nothing computed
+again, whose question sees everything before it. For `deviation`
+(`sglang_patches.requests.deviations`) it is the same without the question.
 
 `sglang_patches.attention.scores` computes the scores, and the report on its way to the process that
 asked has the chosen indices.
@@ -18,7 +22,7 @@ asked has the chosen indices.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -28,6 +32,7 @@ from depcache.plan import SegmentTable
 from depcache.prompt.forest import Forest
 from depcache.select import ByScore
 from flashinfer_masks.visibility import Structure
+from sglang_patches.requests.deviations import DeviatingRows, Deviations
 
 SCORING = "depcache_scoring"
 """Key of `custom_params`, see `sglang_patches.requests.inner`: what `to_param` makes."""
@@ -42,6 +47,7 @@ def to_param(by_score: ByScore) -> dict[str, Any]:
         "nums": list(by_score.nums),
         "taken": by_score.taken.tolist(),
         "focus": by_score.has_focus,
+        "scorer": by_score.scorer,
     }
 
 
@@ -49,7 +55,35 @@ def take_param(told: Any) -> ByScore | None:
     """Returns the budget that the scheduler is told of; None without any."""
     if told is None:
         return None
-    return ByScore(np.array(told["taken"], np.int64), tuple(told["nums"]), told["focus"])
+    taken = np.array(told["taken"], np.int64)
+    return ByScore(taken, tuple(told["nums"]), told["focus"], told["scorer"])
+
+
+class Scoring(Protocol):
+    """What a request's state keeps of the scores of its context."""
+
+    def restart(self) -> Scoring:
+        """Returns the same before its first row: a pass that still runs adds to the old one."""
+        ...
+
+    def rows(
+        self, order: np.ndarray, num_prefix: int, num_new: int, request: int, start: int
+    ) -> ScoredRows | DeviatingRows | None:
+        """Returns what there is to do in the pass that computes the rows [num_prefix,
+        num_prefix + num_new); None if nothing.
+
+        order    (num_tokens,) int64, index of each row; the question comes behind the context
+        request  number of the request in its batch
+        start    where its new rows begin, among all that the batch computes
+        """
+        ...
+
+    def chosen(self) -> list[int] | None:
+        """Returns the indices that are computed again; None where a score is missing.
+
+        Waits for the device.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,13 +93,15 @@ class ScoredRows:
     scores    where they are added
     request   number of the request in its batch
     queries   the rows, among all that the batch computes
-    key_rows  (context_len,) int64, the request's row of each token of the context
+    key_rows  (num_keys,) int64, the request's row of each token of `Scores.keys` so far
+    num_seen  (num_rows,) int64, how many of these each row sees; None where each sees all
     """
 
     scores: Scores
     request: int
     queries: slice
     key_rows: np.ndarray = field(repr=False)
+    num_seen: np.ndarray | None = field(default=None, repr=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -73,9 +109,10 @@ class Scores:
     """What the question has given each token of the context so far.
 
     by_score  what is chosen in the end
-    forest    of the settling request, whose task is the question and the last token
-    homes     (context_len,) int64 positions that the keys are turned for
-    placed    (context_len,) int64 positions that they have in the flat prompt
+    forest    of the request that scores, whose task is the question and the last token
+    homes     (num_tokens,) int64 positions that the keys are turned for
+    keys      indices of the tokens that the question's weights are over, from the system's first
+              one or from the first behind it
     sums      layer -> (context_len,) float64 on the device. The last layer's, and with a focus each
               one's
     num_rows  rows of the question that are in the last layer's
@@ -84,7 +121,7 @@ class Scores:
     by_score: ByScore
     forest: Forest = field(repr=False)
     homes: np.ndarray = field(repr=False)
-    placed: np.ndarray = field(repr=False)
+    keys: range
     sums: dict[int, Tensor] = field(default_factory=dict[int, Tensor], repr=False)
     num_rows: int = 0
 
@@ -92,9 +129,15 @@ class Scores:
     def num_question(self) -> int:
         return self.forest.task_len - 1
 
+    @property
+    def context(self) -> slice:
+        """Where the context is among `keys`."""
+        start = self.forest.system_len - self.keys.start
+        return slice(start, start + self.forest.context_len)
+
     def restart(self) -> Scores:
-        """Returns the same before its first row: a pass that still runs adds to the old one."""
-        return Scores(self.by_score, self.forest, self.homes, self.placed)
+        """As in `Scoring`."""
+        return Scores(self.by_score, self.forest, self.homes, self.keys)
 
     def add(self, layer: int, sums: Tensor, num_rows: int) -> None:
         """Adds what rows of the question give in a layer: (context_len,) float64.
@@ -108,12 +151,7 @@ class Scores:
     def rows(
         self, order: np.ndarray, num_prefix: int, num_new: int, request: int, start: int
     ) -> ScoredRows | None:
-        """Returns the question's rows among [num_prefix, num_prefix + num_new); None without any.
-
-        order    (num_tokens,) int64, index of each row; the question comes behind the context
-        request  number of the request in its batch
-        start    where its new rows begin, among all that the batch computes
-        """
+        """As in `Scoring`: the question's rows among those that are computed."""
         first = max(num_prefix, self.forest.task_start)
         stop = min(num_prefix + num_new, self.forest.num_tokens - 1)
         if first >= stop:
@@ -122,27 +160,41 @@ class Scores:
         row_of[order] = np.arange(len(order))
         shift = start - num_prefix
         queries = slice(first + shift, stop + shift)
-        key_rows = row_of[self.forest.system_len : self.forest.task_start]
-        return ScoredRows(self, request, queries, key_rows)
+        stop_keys = min(stop, self.keys.stop)
+        key_rows = row_of[self.keys.start : stop_keys]
+        num_seen = np.minimum(np.arange(first, stop) + 1, stop_keys) - self.keys.start
+        sees_all = bool((num_seen == len(key_rows)).all())
+        return ScoredRows(self, request, queries, key_rows, None if sees_all else num_seen)
 
     def chosen(self) -> list[int] | None:
-        """Returns the indices that are computed again; None where a row is missing.
-
-        Waits for the device.
-        """
+        """As in `Scoring`."""
         if self.num_rows != self.num_question:
             return None
         sums = torch.stack([self.sums[layer] for layer in sorted(self.sums)]).cpu().numpy()
         return self.by_score.choose(self.forest, sums).tolist()
 
 
-def set_apart(
+def prepare_scoring(
+    forest: Forest, table: SegmentTable, by_score: ByScore
+) -> tuple[Structure, SegmentTable, Scoring]:
+    """Returns structure and segments of a request that scores, and where the scores are kept.
+
+    forest, table  of the request, with the question as its task, if it has any
+    """
+    # Its question's KV is none that a request with its context would compute.
+    table = replace(table, tail_key=b"")
+    if by_score.scorer == "query":
+        return _set_apart(forest, table, by_score)
+    if by_score.scorer == "query-context":
+        keys = range(forest.num_tokens - 1)
+        return forest.structure, table, Scores(by_score, forest, table.positions, keys)
+    tokens = np.array(table.tokens[: forest.task_start], np.int64)
+    return forest.structure, table, Deviations(by_score, forest, tokens)
+
+
+def _set_apart(
     forest: Forest, table: SegmentTable, by_score: ByScore
 ) -> tuple[Structure, SegmentTable, Scores]:
-    """Returns a settling request's structure and segments with its question set apart.
-
-    forest, table  of the request in layout `tree`, with the question as its task
-    """
     structure = Structure.make(
         forest.num_tokens,
         forest.system_len,
@@ -151,7 +203,6 @@ def set_apart(
     )
     positions = table.positions.copy()
     positions[forest.task_start :] = np.arange(forest.task_start, forest.num_tokens)
-    inside = slice(forest.system_len, forest.task_start)
-    scores = Scores(by_score, forest, table.positions[inside], np.arange(inside.start, inside.stop))
-    # Its KV is none that a request with its context would compute.
-    return structure, replace(table, positions=positions, tail_key=b""), scores
+    keys = range(forest.system_len, forest.task_start)
+    scores = Scores(by_score, forest, positions, keys)
+    return structure, replace(table, positions=positions), scores

@@ -3,8 +3,10 @@
 
     alone    system | row | row | ...        layout `tree`; a row behind one chunk is below it there
     storing  system | chunk | chunk | row    of which the row is computed, seeing all before it
+    scoring  system | row | row | question   as the request itself, with nothing computed again
 
-A row that stands behind several chunks needs these first, each alone, so there are two rounds.
+A row that stands behind several chunks needs these first, each alone, so there are two rounds; and
+what scores rows where they stand needs all of them.
 """
 
 from __future__ import annotations
@@ -44,10 +46,9 @@ def make_settling(
     tokens, forest  of `obj`, a fused request
     behind      what its trees stand behind, which is computed as well where it is missing
     max_tokens  of one request, and more than any single row needs
-    by_score    all trees are in it, and the question in front of the one token, where scores are
-                needed
+    by_score    what needs scores. Then the last round is one request that has them in its report
     """
-    if by_score is not None:
+    if by_score is not None and by_score.scorer == "query":
         trees = range(forest.num_trees)
         question = tokens[forest.task_start :]
         part = cut_rows(tokens, forest, trees, behind)
@@ -69,7 +70,8 @@ def make_settling(
     ]
     for number, request in enumerate(first[1:], start=1):
         request.rid += f"-{number}"
-    return [first, second] if second else [first]
+    last = [] if by_score is None else [_make_scoring(obj, tokens, forest, by_score)]
+    return [requests for requests in (first, second, last) if requests]
 
 
 def ids_params(forest: Forest) -> dict[str, Any]:
@@ -102,11 +104,25 @@ def _make_storing(
     prompt = np.concatenate((tokens[: forest.system_len], *before, own, one))
     lens = [*map(len, chunks), length]
     part = Forest.make(len(prompt), forest.system_len, lens, [-1] * len(lens))
-    nothing = Recompute(select="given", selected=())
-    params = {**ids_params(part), "depcache_layout": "sequential", **nothing.to_params()}
-    request = _make(obj, f"store-{number}", prompt, params)
+    request = _make(obj, f"store-{number}", prompt, _reusing(part))
     setattr(request, STORING, True)
     return request
+
+
+def _make_scoring(obj: Any, tokens: IntArray, forest: Forest, by_score: ByScore) -> Any:
+    one = tokens[forest.task_start : forest.task_start + 1]
+    stop = forest.num_tokens if by_score.asks_question else forest.task_start
+    prompt = np.concatenate((tokens[:stop], one))
+    part = Forest.make(len(prompt), forest.system_len, forest.lens, forest.parents)
+    request = _make(obj, "score", prompt, _reusing(part))
+    setattr(request, SCORING, to_param(by_score))
+    return request
+
+
+def _reusing(forest: Forest) -> dict[str, Any]:
+    """The keys of the wire for a fused prompt of which nothing is computed again."""
+    nothing = Recompute(select="given", selected=())
+    return {**ids_params(forest), "depcache_layout": "sequential", **nothing.to_params()}
 
 
 def _make(obj: Any, name: str, prompt: IntArray, params: dict[str, Any]) -> Any:

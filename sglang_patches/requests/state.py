@@ -31,7 +31,7 @@ from sglang_patches.contract import Request
 from sglang_patches.requests.inner import SEEING_ROWS, STORING
 from sglang_patches.requests.masses import MASSES, OVERHEADS, RowMasses, take_masses
 from sglang_patches.requests.roots import ROOTS
-from sglang_patches.requests.scoring import CHOSEN, SCORING, Scores, set_apart, take_param
+from sglang_patches.requests.scoring import CHOSEN, SCORING, Scoring, prepare_scoring, take_param
 from sglang_patches.requests.tenants import Namespace
 
 ATTRIBUTE = "depcache"
@@ -108,7 +108,7 @@ class RequestState:
     is_running      the request was admitted and holds its handle's locks
     plan_s          seconds spent so far on preparing, matching and planning it
     trace           what is told of it to whoever watches; None while nobody does
-    scores          of the context, where it settles rows for a selector that goes by them
+    scores          of the context, where it runs for a selector that goes by them
     masses          what its rows give each other, where it is a flat prompt that is to tell
     overheads       per tree the share of it that is computed again, where rows are copies that past
                     prompts left; else None
@@ -137,7 +137,7 @@ class RequestState:
     is_reported: bool = False
     plan_s: float = 0.0
     trace: dict[str, Any] | None = None
-    scores: Scores | None = None
+    scores: Scoring | None = None
     masses: RowMasses | None = None
     overheads: list[float] | None = None
     num_seeing: int | None = None
@@ -161,7 +161,7 @@ class RequestState:
         if told.get(STORING):
             table = SegmentTable.storing(tokens, forest)
         if (by_score := take_param(told.get(SCORING))) is not None:
-            structure, table, scores = set_apart(forest, table, by_score)
+            structure, table, scores = prepare_scoring(forest, table, by_score)
         return cls(
             tokens=tokens,
             layout=wire.layout,

@@ -82,13 +82,24 @@ def test_fused_requests_settle_and_fuse_with_their_adapter(
         assert (report["settled"] == 0) == (len(answers) == 3)  # A comes again
         expected = oracle.score(prompt, chosen, result["output_ids"])
         assert worst_error(result, expected) < ORACLE_LOGPROB
-        by_score = server.engine.ask(fuse(prompt, select="query", recompute=1 / 3), lora_path=name)
-        indices, _ = oracle.choose(prompt, 1 / 3)
-        expected = oracle.score(prompt, indices, by_score["output_ids"])
-        assert worst_error(by_score, expected) < ORACLE_LOGPROB
+        for select in ("query", "query-context"):
+            asked = fuse(prompt, select=select, recompute=1 / 3)
+            by_score = server.engine.ask(asked, lora_path=name)
+            indices, _ = oracle.choose(prompt, 1 / 3, select)
+            expected = oracle.score(prompt, indices, by_score["output_ids"])
+            assert worst_error(by_score, expected) < ORACLE_LOGPROB
         answers.append(result["output_ids"])
     assert answers[3] == answers[1]
     assert len({tuple(answer) for answer in answers}) == 3
+
+
+def test_two_layers_are_not_run_by_themselves_with_adapters_in_them(server: Adapted) -> None:
+    rng = random.Random(7)
+    prompt = TreePrompt([], random_forest(rng, 3), random_tokens(rng, 5))
+    for name in (None, "A"):
+        with pytest.raises(ValueError, match="LoRA adapters in them: use another selector"):
+            server.engine.ask(fuse(prompt, select="deviation"), lora_path=name)
+    server.ask(prompt, "A")
 
 
 def test_an_adapter_is_its_weights_and_not_its_name(server: Adapted, adapters: Adapters) -> None:

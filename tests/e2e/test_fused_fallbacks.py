@@ -17,7 +17,7 @@ from tests.helpers.passes import Passes
 from tests.helpers.prompts import TreePrompt, chain_tree, plain, random_forest, random_tokens
 
 POOL_TOKENS = 420
-SELECTORS = ["first", "mixed"]
+SELECTORS = ["first", "mixed", "query-context", "deviation"]
 
 CASES = [
     EngineCase(

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from depcache.prompt.recompute import BY_SCORE
 from sglang_patches.http.ask import ask as ask_scheduler
 from tests.e2e.served import EngineCase, Served
 from tests.e2e.test_fused import context, error_of
@@ -83,7 +84,8 @@ def draw_prompt(rng: random.Random, system: list[int], pool: list[Tree]) -> Tree
     """Fused in any way, exact or plain, over trees of a pool of them."""
     trees = rng.sample(pool, rng.randrange(1, 5))
     prompt = TreePrompt(system, trees, random_tokens(rng, rng.randrange(1, 9)))
-    kind = rng.choice(("tree", "plain", "given", "given", "first", "random", "query", "mixed"))
+    kinds = ("tree", "plain", "given", "given", "first", "random", *BY_SCORE)
+    kind = rng.choice(kinds)
     if kind == "tree":
         return prompt
     if kind == "plain":

@@ -95,11 +95,15 @@ class FusedOracle:
         return torch.log_softmax(logits[-len(answer) :].float(), dim=-1)
 
     @torch.no_grad()
-    def scores(self, prompt: TreePrompt, layer: int = -1) -> np.ndarray:
+    def scores(
+        self, prompt: TreePrompt, layer: int = -1, *, in_context: bool = False
+    ) -> np.ndarray:
         """What the task gives each token of the context behind the system in a layer, float64.
 
         Below this layer the task sees the system and itself. In it, it sees the reused context and
         nothing else, so that HuggingFace's own softmax is over that.
+
+        in_context  the task sees everything before it instead, in all layers
         """
         start, stop = len(prompt.system), prompt.num_context
         cache = self._reused(prompt, np.arange(stop))
@@ -107,7 +111,7 @@ class FusedOracle:
         seen = np.concatenate(
             (np.ones((num_task, stop), bool), np.tri(num_task, dtype=bool)), axis=1
         )
-        seen[:, start:stop] = False
+        seen[:, start:stop] = in_context
         in_last = np.zeros_like(seen)
         in_last[:, start:stop] = True
         weights: list[torch.Tensor] = []
@@ -119,10 +123,9 @@ class FusedOracle:
             weights.append(output[1][0])
 
         attention = self.model.model.layers[layer].self_attn
-        hooks = (
-            attention.register_forward_pre_hook(look, with_kwargs=True),
-            attention.register_forward_hook(keep),
-        )
+        hooks = [attention.register_forward_hook(keep)]
+        if not in_context:
+            hooks.append(attention.register_forward_pre_hook(look, with_kwargs=True))
         try:
             positions = torch.arange(stop, prompt.num_tokens)
             self._run(prompt.task, positions, seen, cache)
@@ -132,14 +135,29 @@ class FusedOracle:
         [of_heads] = weights
         return of_heads.double().sum((0, 1))[start:stop].numpy()
 
+    @torch.no_grad()
+    def deviations(self, prompt: TreePrompt) -> np.ndarray:
+        """How far the reused keys of the second layer lie from those under full view, float64.
+
+        Squares, summed over heads and channels, of each token of the context behind the system.
+        """
+        start, stop = len(prompt.system), prompt.num_context
+        whole: Any = DynamicCache()
+        tokens = prompt.tokens[:stop]
+        self._run(tokens, torch.arange(stop), np.tri(stop, dtype=bool), whole)
+        reused: Any = self._reused(prompt, np.arange(stop))
+        differ = (whole.layers[1].keys - reused.layers[1].keys)[0].double()
+        return differ.square().sum((0, 2))[start:].numpy()
+
     def choose(
-        self, prompt: TreePrompt, share: float, part: float = 0.0
+        self, prompt: TreePrompt, share: float, select: str = "query"
     ) -> tuple[list[int], np.ndarray]:
         """The indices of the highest scores, and the scores by index; the system has none.
 
-        share  of the context
-        part   of the share that the first tokens of the trees have, rounded down
+        share   of the context
+        select  `mixed` gives half of it, rounded down, to the first tokens of the trees
         """
+        part = 0.5 if select == "mixed" else 0.0
         start, stop = len(prompt.system), prompt.num_context
         mask = prompt.mask()
         free = [index for index in range(start, stop) if not mask[index, : index + 1].all()]
@@ -148,21 +166,32 @@ class FusedOracle:
         firsts = start + (np.cumsum(prompt.segment_lens) - prompt.segment_lens)[roots]
         within = {index: index - max(firsts[firsts <= index]) for index in free}
         taken = sorted(free, key=lambda index: (within[index], index))[: int(part * num)]
-        scores = np.concatenate((np.zeros(start), self.scores(prompt)))
+        ways = {
+            "query-context": lambda: self.scores(prompt, in_context=True),
+            "deviation": lambda: self.deviations(prompt),
+        }
+        found = ways.get(select, lambda: self.scores(prompt))()
+        scores = np.concatenate((np.zeros(start), found))
         others = sorted(set(free) - set(taken), key=lambda index: (-scores[index], index))
         return sorted(taken + others[: num - len(taken)]), scores
 
-    def choose_in_focus(self, prompt: TreePrompt, chosen: list[int]) -> list[int]:
-        """Those of `chosen` that lie in trees which the question focuses on."""
+    def choose_in_focus(
+        self, prompt: TreePrompt, chosen: list[int], *, in_context: bool = False
+    ) -> list[int]:
+        """Those of `chosen` that lie in trees which the question focuses on.
+
+        in_context  as in `scores`
+        """
         start, stop = len(prompt.system), prompt.num_context
         roots = np.flatnonzero(np.array(prompt.segment_parents) < 0)
         firsts = start + (np.cumsum(prompt.segment_lens) - prompt.segment_lens)[roots]
         tree_of = np.searchsorted(firsts, np.arange(start, stop), side="right") - 1
         masses = np.array(
             [
-                np.bincount(tree_of, weights=self.scores(prompt, layer))
+                np.bincount(tree_of, weights=self.scores(prompt, layer, in_context=in_context))
                 for layer in range(len(self.model.model.layers))
-            ]
+            ],
+            np.float64,
         )
         focus = find_focus(masses).chunks
         return [index for index in chosen if tree_of[index - start] in focus]

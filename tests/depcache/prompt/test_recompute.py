@@ -242,8 +242,8 @@ def test_what_chunks_stand_behind_travels_as_ids_beside_ids() -> None:
     assert alone.to_wire()[0] == input_ids
 
 
-@pytest.mark.parametrize("select", ["query", "mixed"])
-def test_rows_behind_others_are_not_scored_by_the_question(select: Any) -> None:
+@pytest.mark.parametrize("select", ["query", "query-context", "mixed", "deviation"])
+def test_rows_behind_others_are_not_scored(select: Any) -> None:
     with pytest.raises(PromptError, match="depcache_behind has rows"):
         Recompute(select=select, behind=(None, (3, 4)))
     assert Recompute(select=select, behind=(None, None)).select == select

@@ -68,16 +68,16 @@ def test_a_pinned_request_settles_whatever_is_missing() -> None:
 def test_a_selector_with_scores_computes_the_task_once_more_and_one_token() -> None:
     # 60 selected and 30 of the task, and 31 with scores; the flat prompt computes 450 - num_prefix.
     for num_prefix, is_fused in ((328, True), (329, False)):
-        assert choice([0] * 4, num_prefix=num_prefix, needs_scores=True).is_fused == is_fused
+        assert choice([0] * 4, num_prefix=num_prefix, num_scoring=31).is_fused == is_fused
     for num_prefix, is_fused in ((359, True), (360, False)):
         assert choice([0] * 4, num_prefix=num_prefix).is_fused == is_fused
 
 
 def test_a_selector_with_scores_settles_all_rows_or_none() -> None:
     met = [True, True, True, False]
-    assert choice([0, 100, 0, 100], met, needs_scores=True) == Choice(True, (1, 3))
-    assert choice([0, 100, 0, 100], met, needs_scores=True, num_prefix=130) == Choice(False, ())
-    assert choice([100] * 4, needs_scores=True, is_pinned=True).settled == (0, 1, 2, 3)
+    assert choice([0, 100, 0, 100], met, num_scoring=31) == Choice(True, (1, 3))
+    assert choice([0, 100, 0, 100], met, num_scoring=31, num_prefix=130) == Choice(False, ())
+    assert choice([100] * 4, num_scoring=31, is_pinned=True).settled == (0, 1, 2, 3)
 
 
 @pytest.mark.parametrize("num_prefix", range(20, 421, 20))
@@ -96,7 +96,7 @@ def test_a_context_that_comes_again_and_again_is_answered_as_it_is_once() -> Non
 
 def test_a_context_whose_patches_are_kept_may_come_again_as_often_as_it_likes() -> None:
     assert choice([0] * 4, repeats=6, num_patched=0).is_fused
-    assert not choice([0] * 4, repeats=6, num_patched=0, needs_scores=True).is_fused
+    assert not choice([0] * 4, repeats=6, num_patched=0, num_scoring=31).is_fused
     # 60 selected and 30 of the task; the flat prompt computes 450 - num_prefix.
     assert not choice([0] * 4, num_prefix=360, num_patched=0).is_fused
     assert choice([0] * 4, num_prefix=360, num_patched=1).is_fused

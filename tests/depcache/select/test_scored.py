@@ -28,7 +28,8 @@ def choose(share: float, name: Select) -> list[int]:
 def test_the_highest_of_all_rows_but_the_first_are_chosen(
     share: float, expected: list[int]
 ) -> None:
-    assert choose(share, "query") == list(expected)
+    for name in ("query", "query-context", "deviation"):
+        assert choose(share, name) == list(expected)
 
 
 @pytest.mark.parametrize(
@@ -89,11 +90,13 @@ def test_what_is_chosen_out_of_focus_is_dropped(name: Select, second: int) -> No
 def test_indices_that_were_given_have_no_focus() -> None:
     with pytest.raises(PromptError, match="depcache_focus came with the selector given"):
         Recompute(select="given", selected=(5,), focus="settle")
+    with pytest.raises(PromptError, match="with the selector deviation, which asks no question"):
+        Recompute(select="deviation", focus="settle")
     with pytest.raises(PromptError, match="'all' is no focus: use one of settle, or None"):
         Recompute(focus="all")  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("name", ["query", "mixed"])
+@pytest.mark.parametrize("name", ["query", "query-context", "mixed", "deviation"])
 def test_nothing_is_scored_where_nothing_is_chosen(name: Select) -> None:
     assert ByScore.of(ROWS, Recompute(0, name)) is None
     chain = Forest.make(12, 2, [3, 4, 2], [-1, 0, 1])
@@ -101,9 +104,16 @@ def test_nothing_is_scored_where_nothing_is_chosen(name: Select) -> None:
     assert not len(select(chain, Recompute(0.5, name)))
 
 
-@pytest.mark.parametrize("name", ["query", "mixed"])
+@pytest.mark.parametrize("name", ["query", "query-context", "mixed", "deviation"])
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 0.9])
 def test_as_many_tokens_stand_in_until_there_are_scores(name: Select, share: float) -> None:
     stand_in = select(ROWS, Recompute(share, name))
     assert len(stand_in) == len(choose(share, name))
     assert len(stand_in) == min(num_selected(share, 9), len(selectable(ROWS)))
+
+
+def test_scores_cost_the_question_or_one_layer_of_the_context() -> None:
+    costs: dict[Select, int] = {"query": 2, "query-context": 2, "mixed": 2, "deviation": 1 + 3}
+    for name, expected in costs.items():
+        by_score = ByScore.of(ROWS, Recompute(0.5, name))
+        assert by_score is not None and by_score.num_computed(ROWS, num_layers=4) == expected

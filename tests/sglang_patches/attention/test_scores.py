@@ -23,7 +23,12 @@ SCALE = 0.3
 HEAD_DIM, NUM_SLOTS, LAST_LAYER = 16, 64, 3
 
 
-def dense(query: torch.Tensor, keys: torch.Tensor, logit_cap: float = 0.0) -> np.ndarray:
+def dense(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    logit_cap: float = 0.0,
+    num_seen: list[int] | None = None,
+) -> np.ndarray:
     """The same in float64, one head after the other."""
     group = query.shape[1] // keys.shape[1]
     total = np.zeros(len(keys))
@@ -32,6 +37,8 @@ def dense(query: torch.Tensor, keys: torch.Tensor, logit_cap: float = 0.0) -> np
         products = products * SCALE
         if logit_cap:
             products = logit_cap * np.tanh(products / logit_cap)
+        for row, num in enumerate(num_seen or []):
+            products[row, num:] = -np.inf
         weights = np.exp(products - products.max(1, keepdims=True))
         total += (weights / weights.sum(1, keepdims=True)).sum(0)
     return total
@@ -50,6 +57,9 @@ def test_sums_are_those_of_dense_softmax(
     assert found.dtype == torch.float64
     assert np.abs(found.numpy() - dense(query, keys, logit_cap)).max() < 1e-5
     assert float(found.sum()) == pytest.approx(9 * 4)
+    num_seen = [1, 40, *range(30, 37)]
+    found = sum_weights(query, keys, SCALE, logit_cap, torch.tensor(num_seen))
+    assert np.abs(found.numpy() - dense(query, keys, logit_cap, num_seen)).max() < 1e-5
 
 
 def cos_sin_cache(num_positions: int = 128) -> torch.Tensor:
@@ -99,13 +109,13 @@ class World:
 
 # system 0-1 | row 2-4 | row 5-8 | question 9-13 | 14; both rows were computed at 2
 FOREST = Forest.make(15, 2, [3, 4], [-1, -1])
-HOMES = np.array([2, 3, 4, 2, 3, 4, 5])
+HOMES = np.array([0, 1, 2, 3, 4, 2, 3, 4, 5, *range(9, 15)])
 # Row 5-8 was cached, so it comes first.
 ORDER = np.array([0, 1, 5, 6, 7, 8, 2, 3, 4, *range(9, 15)])
 
 
 def make_scores(has_focus: bool = False) -> Scores:
-    return Scores(ByScore(np.array([5]), (2,), has_focus), FOREST, HOMES, np.arange(2, 9))
+    return Scores(ByScore(np.array([5]), (2,), has_focus), FOREST, HOMES, range(2, 9))
 
 
 def test_keys_are_turned_to_where_they_stand_and_chunks_add_up() -> None:
@@ -113,7 +123,7 @@ def test_keys_are_turned_to_where_they_stand_and_chunks_add_up() -> None:
     slots = world.rows[0].long()  # of the second of the batch
     for row, index in enumerate(ORDER[:9]):
         if index >= 2:
-            home = HOMES[index - 2 : index - 1]
+            home = HOMES[index : index + 1]
             world.pool[slots[row]] = turned(world.raw[slots[row]][None], home)[0]
     query = torch.randn(8, 4, HEAD_DIM)
     for num_prefix, num_new, start in ((0, 7, 0), (7, 4, 2), (11, 4, 0)):
@@ -149,3 +159,21 @@ def test_with_a_focus_every_layer_counts() -> None:
     assert list(scores.sums) == [LAST_LAYER - 1, LAST_LAYER] and scores.num_rows == 5
     sums = np.stack([each.numpy() for each in scores.sums.values()])
     assert scores.chosen() == scores.by_score.choose(FOREST, sums).tolist()
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 15])
+def test_behind_its_context_the_question_sees_everything_before_it(chunk: int) -> None:
+    world = World()
+    by_score = ByScore(np.array([5]), (2,), scorer="query-context")
+    scores = Scores(by_score, FOREST, np.arange(15), range(14))
+    world.pool[:] = world.raw
+    query = torch.randn(15, 4, HEAD_DIM)
+    for start in range(0, 15, chunk):
+        num_new = min(chunk, 15 - start)
+        rows = scores.rows(ORDER, start, num_new, 1, 0)
+        world.run([rows] if rows else [], query[start : start + num_new])
+    slots = world.rows[0].long()
+    keys = world.raw[slots[[ORDER.tolist().index(index) for index in range(14)]]]
+    expected = dense(query[9:14], keys, num_seen=list(range(10, 15)))
+    assert np.abs(scores.sums[LAST_LAYER].numpy() - expected[2:9]).max() < 1e-5
+    assert scores.chosen() == sorted([5, *(6 + np.argsort(-expected[6:9])[:2])])

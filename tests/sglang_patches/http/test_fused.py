@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from itertools import count
+from math import ceil
 from typing import Any
 
 import pytest
@@ -104,8 +105,8 @@ def test_several_answers_to_one_prompt(served) -> None:
     assert len(reply["choices"]) == 2
 
 
-@pytest.mark.parametrize("name", ["query", "mixed"])
-def test_a_client_asks_for_what_the_question_leans_on(served, name: Select) -> None:
+@pytest.mark.parametrize("name", ["query", "query-context", "mixed", "deviation"])
+def test_a_client_asks_for_what_scores_choose(served, name: Select) -> None:
     recompute = depcache.Recompute(0.2, name, is_pinned=True)
     chunks = passages()
     with depcache.Client(str(served.client.base_url), http_client=served.client) as client:
@@ -117,7 +118,10 @@ def test_a_client_asks_for_what_the_question_leans_on(served, name: Select) -> N
     assert isinstance(cold, ReuseReport) and isinstance(warm, ReuseReport)
     assert (warm.see, warm.select, warm.differs) == ("fused", name, ("visibility",))
     assert warm.recomputed == cold.recomputed > 0 and warm.missed == cold.missed == 0
-    assert warm.settled == warm.plain + 1  # the question once more, and one token
+    num_context = warm.context_tokens
+    # The question once more, or one layer of four, and one token.
+    num_scoring = ceil(num_context / 4) if name == "deviation" else warm.plain
+    assert warm.settled == num_scoring + 1
     assert cold.settled > warm.settled
     explained = served.post("/depcache/explain", body_of(chunks, recompute)).json()
     assert explained["selected"] == warm.recomputed

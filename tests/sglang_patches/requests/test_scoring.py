@@ -78,17 +78,17 @@ def test_scores_begin_anew_when_the_request_does() -> None:
     tree = KVTree()
     state = make_state(tree)
     old = state.scores
-    assert old is not None and state.plan is not None
+    assert isinstance(old, Scores) and state.plan is not None
     old.add(3, torch.ones(7, dtype=torch.float64), 4)
     state.start(tree, state.plan)
-    assert state.scores is not None and state.scores.num_rows == 0
+    assert isinstance(state.scores, Scores) and state.scores.num_rows == 0
     old.add(3, torch.ones(7, dtype=torch.float64), 1)  # a pass that was still running
     assert not state.scores.sums and state.scores.chosen() is None
 
 
 def make_scores() -> Scores:
     forest = Forest.make(14, 2, [3, 4], [-1, -1])
-    return Scores(BUDGET, forest, np.zeros(7, np.int64), np.arange(2, 9))
+    return Scores(BUDGET, forest, np.zeros(14, np.int64), range(2, 9))
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 8, 14])
@@ -113,7 +113,7 @@ def test_the_highest_are_chosen_once_every_row_has_come() -> None:
 def test_the_report_has_what_was_chosen() -> None:
     state = make_state(KVTree())
     req: Any = SimpleNamespace(customized_info={"depcache": FirstSlice([state.report()])})
-    assert state.scores is not None
+    assert isinstance(state.scores, Scores)
     state.scores.add(3, torch.tensor([9.0, 9, 9, 5, 1, 0, 2], dtype=torch.float64), 4)
     state.tell(req)
     assert req.customized_info["depcache"][0]["chosen"] == [5, 6, 8]
@@ -126,7 +126,9 @@ def test_the_report_has_what_was_chosen() -> None:
 def test_a_budget_is_told_in_plain_numbers() -> None:
     budget = take_param(json.loads(json.dumps(to_param(BUDGET))))
     assert budget is not None and (budget.nums, budget.taken.tolist()) == ((2,), [5])
-    assert not budget.has_focus
+    assert not budget.has_focus and budget.scorer == "query"
+    told = take_param(json.loads(json.dumps(to_param(replace(BUDGET, scorer="deviation")))))
+    assert told is not None and told.scorer == "deviation"
     focused = replace(BUDGET, has_focus=True)
     assert (told := take_param(json.loads(json.dumps(to_param(focused))))) and told.has_focus
     assert take_param(None) is None

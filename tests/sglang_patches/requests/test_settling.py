@@ -7,10 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from depcache.prompt.behind import Behind
 from depcache.prompt.forest import Forest
+from depcache.select import ByScore
+from depcache.select.scored import Scorer
 from sglang_patches.requests.inner import STORING
+from sglang_patches.requests.scoring import SCORING
 from sglang_patches.requests.settling import SETTLES, make_settling
 
 TOKENS = np.array([1, 2, 10, 11, 20, 30, 31, 32, 40, 50])
@@ -60,3 +64,34 @@ def test_chunks_that_do_not_fit_one_request_are_computed_in_several() -> None:
     first, _ = make((0, 2), max_tokens=7)
     assert [told(request)[0] for request in first] == [[1, 2, 10, 11, 7, 50], [1, 2, 8, 9, 50]]
     assert len({request.rid for request in first}) == 2
+
+
+def make_scored(scorer: Scorer, rows: tuple[int, ...]) -> list[list[Any]]:
+    by_score = ByScore(np.array([], np.int64), (2,), scorer=scorer)
+    return make_settling(Request(rid="r"), TOKENS, FOREST, rows, None, 100, by_score)
+
+
+def test_rows_are_settled_and_scored_by_the_question_alone_in_one_request() -> None:
+    for rows in ((), (0, 2)):
+        [[request]] = make_scored("query", rows)
+        assert request.input_ids == [*TOKENS, 50]
+        assert request.sampling_params["custom_params"].get("depcache_layout", "tree") == "tree"
+        assert getattr(request, SCORING)["scorer"] == "query"
+
+
+@pytest.mark.parametrize(
+    ("scorer", "tail"), [("query-context", [50, 50]), ("deviation", [50])], ids=str
+)
+def test_what_scores_rows_where_they_stand_comes_when_they_are_settled(
+    scorer: Scorer, tail: list[int]
+) -> None:
+    [[settling], [scoring]] = make_scored(scorer, (0, 2))
+    assert told(settling) == ([1, 2, 10, 11, 30, 31, 32, 50], [2, 3], [-1] * 2, False)
+    assert getattr(settling, SCORING, None) is None
+    assert scoring.input_ids == [*TOKENS[:-1], *tail]
+    params = scoring.sampling_params["custom_params"]
+    assert (params["depcache_see"], params["depcache_selected"]) == ("fused", [])
+    assert getattr(scoring, SCORING)["scorer"] == scorer and getattr(scoring, SETTLES)
+    assert scoring.rid != settling.rid
+    [[alone]] = make_scored(scorer, ())
+    assert alone.input_ids == scoring.input_ids
