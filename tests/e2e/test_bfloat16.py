@@ -6,6 +6,7 @@ On a CPU by torch; on a GPU by FlashInfer, with CUDA graphs, in chunks and in mi
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +14,15 @@ from typing import Any
 
 import pytest
 
+from tests.e2e import test_fused_by_score as by_score
 from tests.helpers.engine import RunningEngine, start_engine
-from tests.helpers.prompts import LAYOUTS
+from tests.helpers.fused_oracle import FusedOracle, fuse
+from tests.helpers.prompts import LAYOUTS, TreePrompt, random_forest, random_tokens
 from tests.helpers.tolerance import BFLOAT16_KL_RATIO
 
 pytestmark = pytest.mark.sglang
+
+told = by_score.told
 
 
 @dataclass(frozen=True)
@@ -83,4 +88,30 @@ def test_cold_shared_and_shifted_answers_are_as_close_as_plain_ones(
     divergence, num_shifted = of_trees(engine, oracle_of(case.model), layout)
     assert bool(num_shifted) == (layout != "tree")
     assert divergence < BFLOAT16_KL_RATIO * plain_divergence
+    engine.check_conservation()
+
+
+@pytest.mark.parametrize("name", by_score.SELECTORS)
+def test_scores_choose_nearly_what_they_choose_in_float32(
+    name: str,
+    case: Case,
+    engine: RunningEngine,
+    oracle_of: Callable[[str], Any],
+    told: list[dict[str, Any]],
+) -> None:
+    rng = random.Random(3)
+    oracle = FusedOracle(oracle_of(case.model))
+    num_chosen = num_equal = 0
+    for _ in range(6):
+        trees = random_forest(rng, 6, levels=2)
+        prompt = TreePrompt(random_tokens(rng, 5), trees, random_tokens(rng, 9))
+        result = engine.ask(fuse(prompt, select=name, recompute=0.3))
+        report = result["meta_info"]["depcache"]
+        assert (report["see"], report["fallback_reason"]) == ("fused", None)
+        expected, _ = oracle.choose(prompt, 0.3, name)
+        chosen = told[-1]["chosen"]
+        assert report["recomputed"] == len(chosen) == len(expected)
+        num_chosen += len(expected)
+        num_equal += len({*chosen} & {*expected})
+    assert num_equal > 0.8 * num_chosen  # any choice has 0.3
     engine.check_conservation()
