@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from sglang.srt.mem_cache import base_prefix_cache
 from sglang.srt.mem_cache.base_prefix_cache import MatchResult
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from sglang_patches.contract import EarlierRequest, LaterRequest, Request
 
@@ -175,6 +176,7 @@ def batch_beside(forward_batch: Any, ids: torch.Tensor, positions: torch.Tensor)
     """Returns a batch of these tokens for the model's body alone, beside the one that runs."""
     batch = copy.copy(forward_batch)
     batch.input_ids, batch.positions = ids, positions
+    batch.forward_mode = ForwardMode.EXTEND  # the other one may decode too
     for name in _NUMS_REAL:  # of the other batch; None means all tokens
         if hasattr(batch, name):
             setattr(batch, name, None)
