@@ -115,7 +115,7 @@ class Structure:
         task_start = int(node_stops[-1])
         assert len(lens) == len(parents)
         assert 0 <= system_len
-        assert task_start < num_tokens
+        assert task_start <= num_tokens
         assert (lens >= 1).all()
         assert ((parents >= -1) & (parents < np.arange(len(parents)))).all()
 

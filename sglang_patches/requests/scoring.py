@@ -7,9 +7,10 @@ whoever makes masks, but stands where it does in the flat prompt, and is never c
 
     index  0 ...... system_len ........... task_start ............. num_tokens - 1
            | system | rows, as in `tree`   | the question           | its first token again
-    sees   itself   | its ancestors        | the system, itself     | everything
+    sees   itself   | its ancestors        | the system, itself     | the same as the question
 
-The last token is there because an engine draws an answer from one; it is thrown away.
+The last token is there because an engine draws an answer from one; it is thrown away, and sees the
+question's part so that no key of the context is read but for the scores.
 
 For `query-context` it runs when all rows are settled. It is a fused request with nothing computed
 again, whose question sees everything before it. For `deviation`
@@ -198,7 +199,7 @@ def _set_apart(
     structure = Structure.make(
         forest.num_tokens,
         forest.system_len,
-        np.append(forest.lens, forest.task_len - 1),
+        np.append(forest.lens, forest.task_len),
         np.append(forest.parents, -1),
     )
     positions = table.positions.copy()
