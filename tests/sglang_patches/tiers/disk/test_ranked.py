@@ -331,6 +331,7 @@ def share(rank: int, group: Any, folder: Path, seed: int) -> tuple[list[Any], in
     both = [Rank(rank, group, folder) for _ in range(2)]
     steps, own = random.Random(seed), random.Random(f"{seed} {rank}")
     told: list[Any] = []
+    num_heard = 0
     for step in range(400):
         at, kind, one = steps.randrange(NUM_ENTRIES), steps.random(), steps.choice(both)
         (one.store if kind < 0.4 else one.load if kind < 0.7 else one.delete)(at)
@@ -338,6 +339,7 @@ def share(rank: int, group: Any, folder: Path, seed: int) -> tuple[list[Any], in
             both[0].settle()
             both[0].tier.close()
             told += both[0].told
+            num_heard += both[0].num_heard
             both[0] = Rank(rank, group, folder)
         time.sleep(own.choice((0, 0, 0.002, 0.006)))
         for one in both:
@@ -346,7 +348,7 @@ def share(rank: int, group: Any, folder: Path, seed: int) -> tuple[list[Any], in
         one.settle()
         one.tier.close()
         told += one.told
-    return told, sum(one.num_heard for one in both)
+    return told, num_heard + sum(one.num_heard for one in both)
 
 
 @pytest.mark.parametrize("seed", range(2))
