@@ -37,7 +37,7 @@ class Structure:
 
         visible(i, j) = j <= i and (i < ends[j] or sees_all[i] or segment(j) in joined[tree(i)])
 
-    num_tokens     tokens of the whole prompt
+    num_tokens     tokens of the whole prompt, which may end with its last segment
     system_len     tokens of the system, may be 0
     lens           (S,) int64, tokens of each segment, in pre-order
     parents        (S,) int64, parent segment; -1 is the root of a tree
