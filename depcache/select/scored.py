@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from depcache.prompt.forest import Forest, IntArray
-from depcache.prompt.recompute import Recompute
+from depcache.prompt.recompute import BY_SCORE, Recompute
 from depcache.select.focus import find_focus
 from depcache.select.query import choose_top_of_chunks
 from depcache.select.simple import SELECTORS, deal, first, selectable
@@ -30,12 +30,7 @@ Scorer = Literal["query", "query-context", "deviation"]
 _SCORERS: dict[str, Scorer] = {"query-context": "query-context", "deviation": "deviation"}
 """Selector -> what scores the context; the question alone for all others."""
 
-FIRST_PARTS: dict[str, float] = {
-    "query": 0.0,
-    "query-context": 0.0,
-    "mixed": 0.5,
-    "deviation": 0.0,
-}
+FIRST_PARTS: dict[str, float] = {**dict.fromkeys(BY_SCORE, 0.0), "mixed": 0.5}
 """Selector -> the part of its budget that the first tokens of the rows have, rounded down. Others
 choose all of it themselves."""
 
@@ -61,15 +56,20 @@ class ByScore:
         """Whether the scores are of what the question gives the context."""
         return self.scorer != "deviation"
 
+    def num_beside(self, forest: Forest, num_layers: int) -> int:
+        """Returns how many tokens are computed beside forward passes, in passes of `num_layers`.
+
+        For the deviation that is one layer of all tokens of system and context.
+        """
+        return 0 if self.asks_question else ceil(forest.task_start / num_layers)
+
     def num_computed(self, forest: Forest, num_layers: int) -> int:
         """Returns how many tokens the scores cost, beside the rows, in passes of `num_layers`.
 
-        The question and the token that an engine draws; for the deviation one layer of all tokens
-        of system and context.
+        These are the question, what is computed beside, and the token that an engine draws.
         """
-        if self.asks_question:
-            return forest.task_len + 1
-        return 1 + ceil(forest.task_start / num_layers)
+        num_question = forest.task_len if self.asks_question else 0
+        return num_question + self.num_beside(forest, num_layers) + 1
 
     @classmethod
     def of(cls, forest: Forest, recompute: Recompute) -> ByScore | None:

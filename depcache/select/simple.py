@@ -9,7 +9,7 @@ import numpy as np
 
 from depcache.errors import PromptError, shorten
 from depcache.prompt.forest import Forest, IntArray
-from depcache.prompt.recompute import Recompute
+from depcache.prompt.recompute import BY_SCORE, Recompute
 from depcache.select.cachecraft import num_to_fix, overhead_alone
 
 
@@ -119,10 +119,7 @@ def random(forest: Forest, tokens: IntArray, num: int, seed: int) -> IntArray:
 SELECTORS: dict[str, Callable[[Forest, IntArray, int, int], IntArray]] = {
     "first": first,
     # As many tokens as they will choose, until their scores are there: `depcache.select.scored`.
-    "query": first,
-    "query-context": first,
-    "mixed": first,
-    "deviation": first,
+    **dict.fromkeys(BY_SCORE, first),
     # And those of rows that are alone behind the system: `depcache.select.variants`.
     "stored": first,
     "random": random,

@@ -71,7 +71,10 @@ class DeviationKeeper:
         if layer.layer_id == self._second_layer:
             raise _FoundKeys(keys)
         if layer.logit_cap:
-            raise NotImplementedError(f"attention with a soft cap ({layer.logit_cap})")
+            raise RuntimeError(
+                f"the first layer has a soft cap on its attention, {layer.logit_cap}, and the pass "
+                "beside has none"
+            )
         num_tokens = len(query)
         queries = query.view(num_tokens, layer.tp_q_head_num, -1)
         # (1, num_heads, num_tokens, head_dim)

@@ -4,8 +4,8 @@
 The queries of the question meet the last layer's keys here, in a product beside the attention.
 Where it has seen the system alone, these are the keys of the context (FusionRAG, section 3.2), else
 all keys before it. They are gathered by slot and turned from where they were computed to where they
-stand in the flat prompt. Where the
-chunks in focus are wanted, it is done in every layer (Cache-Craft, algorithm 1).
+stand in the flat prompt. Where the chunks in focus are wanted, it is done in every layer
+(Cache-Craft, algorithm 1).
 """
 
 from __future__ import annotations

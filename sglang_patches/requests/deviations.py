@@ -57,10 +57,8 @@ class Deviations:
         """As in `Scoring`: the context, in the pass that computes the last row."""
         if num_prefix + num_new < self.forest.num_tokens:
             return None
-        row_of = np.empty(len(order), np.int64)
-        row_of[order] = np.arange(len(order))
         inside = slice(self.forest.system_len, self.forest.task_start)
-        return DeviatingRows(self, request, row_of[inside])
+        return DeviatingRows(self, request, np.argsort(order)[inside])
 
     def chosen(self) -> list[int] | None:
         """As in `Scoring`."""

@@ -297,8 +297,7 @@ async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
             reports = [_report_of(out) for out in outs]
             fused.num_settled += sum(each["missed"] + each["plain"] for each in reports)
         if by_score is not None:
-            if not by_score.asks_question:  # its one layer is in no report
-                fused.num_settled += num_scoring - 1
+            fused.num_settled += by_score.num_beside(forest, num_layers)  # which is in no report
             if (chosen := reports[0][CHOSEN]) is None:
                 raise RuntimeError("no scores came back")
             _set_selected(obj, fused, chosen)

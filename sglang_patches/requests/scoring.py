@@ -157,8 +157,7 @@ class Scores:
         stop = min(num_prefix + num_new, self.forest.num_tokens - 1)
         if first >= stop:
             return None
-        row_of = np.empty(len(order), np.int64)
-        row_of[order] = np.arange(len(order))
+        row_of = np.argsort(order)
         shift = start - num_prefix
         queries = slice(first + shift, stop + shift)
         stop_keys = min(stop, self.keys.stop)
@@ -176,11 +175,12 @@ class Scores:
 
 
 def prepare_scoring(
-    forest: Forest, table: SegmentTable, by_score: ByScore
+    tokens: np.ndarray, forest: Forest, table: SegmentTable, by_score: ByScore
 ) -> tuple[Structure, SegmentTable, Scoring]:
     """Returns structure and segments of a request that scores, and where the scores are kept.
 
-    forest, table  of the request, with the question as its task, if it has any
+    tokens  (num_tokens,) int64 of the request, with the question as its task, if it has any
+    forest, table  of the same
     """
     # Its question's KV is none that a request with its context would compute.
     table = replace(table, tail_key=b"")
@@ -189,8 +189,7 @@ def prepare_scoring(
     if by_score.scorer == "query-context":
         keys = range(forest.num_tokens - 1)
         return forest.structure, table, Scores(by_score, forest, table.positions, keys)
-    tokens = np.array(table.tokens[: forest.task_start], np.int64)
-    return forest.structure, table, Deviations(by_score, forest, tokens)
+    return forest.structure, table, Deviations(by_score, forest, tokens[: forest.task_start])
 
 
 def _set_apart(

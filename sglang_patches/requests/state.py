@@ -161,7 +161,7 @@ class RequestState:
         if told.get(STORING):
             table = SegmentTable.storing(tokens, forest)
         if (by_score := take_param(told.get(SCORING))) is not None:
-            structure, table, scores = prepare_scoring(forest, table, by_score)
+            structure, table, scores = prepare_scoring(tokens, forest, table, by_score)
         return cls(
             tokens=tokens,
             layout=wire.layout,

@@ -14,7 +14,14 @@ from tests.helpers import passes as passes_module
 from tests.helpers.forked import PREPARE
 from tests.helpers.fused_oracle import fuse
 from tests.helpers.passes import Passes
-from tests.helpers.prompts import TreePrompt, chain_tree, plain, random_forest, random_tokens
+from tests.helpers.prompts import (
+    BODILESS_TOKEN,
+    TreePrompt,
+    chain_tree,
+    plain,
+    random_forest,
+    random_tokens,
+)
 
 POOL_TOKENS = 420
 SELECTORS = ["first", "mixed", "query-context", "deviation"]
@@ -95,6 +102,20 @@ def test_a_settling_request_that_fails(
     report = check_flat(served, prompt, result, "could not be settled")
     assert (report["see"], report["differs"]) == ("flat", [])
     again = served.engine.ask(fuse(prompt, select=select, recompute=0.1))["meta_info"]["depcache"]
+    assert (again["see"], again["fallback_reason"]) == ("fused", None)
+
+
+@pytest.mark.parametrize("is_pinned", [False, True])
+def test_a_body_that_cannot_be_run_by_itself(
+    served: Served, rng: random.Random, is_pinned: bool
+) -> None:
+    system = [BODILESS_TOKEN, *random_tokens(rng, 4)]
+    prompt = TreePrompt(system, random_forest(rng, 6), random_tokens(rng, 4))
+    asked = fuse(prompt, select="deviation", recompute=0.1, pin=is_pinned)
+    warm_up(served, rng, prompt)
+    report = check_flat(served, prompt, served.engine.ask(asked, 6), "could not be settled")
+    assert (report["see"], report["differs"]) == ("flat", [])
+    again = served.engine.ask(fuse(prompt, recompute=0.1))["meta_info"]["depcache"]
     assert (again["see"], again["fallback_reason"]) == ("fused", None)
 
 

@@ -13,12 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 from depcache.plan import Lookahead
+from sglang_patches.attention.deviation import DeviationKeeper
 from sglang_patches.observe.metrics import NullMetrics
 from sglang_patches.requests import waiting_queue
 from sglang_patches.requests.dependency import DependencyRequests
 from sglang_patches.requests.plain import PlainRequests
 from sglang_patches.requests.state import RequestState
-from tests.helpers.prompts import UNLUCKY_TOKEN
+from tests.helpers.prompts import BODILESS_TOKEN, UNLUCKY_TOKEN
 
 PREFIX = "fault"
 
@@ -93,6 +94,17 @@ def _enter_or_fail(self: Any, name: Any, namespace: Any, table: Any) -> None:
 
 
 Lookahead.enter = _enter_or_fail
+
+_compute_keys = DeviationKeeper._compute_keys
+
+
+def _compute_or_fail(self: Any, tokens: Any, forward_batch: Any) -> Any:
+    if int(tokens[0]) == BODILESS_TOKEN:
+        raise PlantedError("the body of the model")
+    return _compute_keys(self, tokens, forward_batch)
+
+
+DeviationKeeper._compute_keys = _compute_or_fail
 
 
 def _note_nothing(self: Any, *_: Any) -> None:

@@ -22,7 +22,8 @@ FIRST_TOKEN, LAST_TOKEN = 16, 1000
 """Token ids that prompts are drawn from; the test models know 1024."""
 
 UNLUCKY_TOKEN = 1003
-"""A token that no prompt is drawn from; `tests.helpers.planted` has a fault for it."""
+BODILESS_TOKEN = 1004
+"""Tokens that no prompt is drawn from; `tests.helpers.planted` has a fault for each."""
 
 
 @dataclass(slots=True)

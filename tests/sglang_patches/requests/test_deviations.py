@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
+from depcache.errors import PromptError
 from depcache.prompt.forest import Forest
+from depcache.prompt.recompute import Recompute
 from depcache.select import ByScore
 from sglang_patches.requests.deviations import Deviations
+from sglang_patches.requests.fused import refuse_deviation
 
 pytestmark = pytest.mark.sglang
 
@@ -41,3 +46,21 @@ def test_the_farthest_are_chosen_and_a_new_beginning_forgets_them() -> None:
     deviations.sums = torch.tensor([9.0, 9, 9, 0, 1, 0.5, 2], dtype=torch.float64)
     assert deviations.chosen() == [5, 6, 8]
     assert deviations.restart().chosen() is None
+
+
+@pytest.mark.parametrize(
+    ("adapters", "num_layers", "why"), [(True, 8, "LoRA adapters"), (False, 1, "this model has 1")]
+)
+def test_it_is_refused_where_two_layers_cannot_be_run_by_themselves(
+    adapters: bool, num_layers: int, why: str
+) -> None:
+    manager = SimpleNamespace(
+        server_args=SimpleNamespace(enable_lora=adapters),
+        model_config=SimpleNamespace(num_hidden_layers=num_layers),
+    )
+    with pytest.raises(PromptError, match=why):
+        refuse_deviation(Recompute(select="deviation"), manager)
+    for recompute in (None, Recompute(select="query-context")):
+        refuse_deviation(recompute, manager)
+    manager.server_args.enable_lora, manager.model_config.num_hidden_layers = False, 2
+    refuse_deviation(Recompute(select="deviation"), manager)
