@@ -34,7 +34,7 @@ from depcache.tables.seen import SEES
 from eval.quality.scores import group_interval
 from eval.servers import serve
 from eval.sets import read_rows
-from eval.tables.execution import Database, is_same_query, select_alike
+from eval.tables.execution import Database, is_same_query, join_conditions, select_alike
 from eval.tables.sets import declarations_of, file_of
 from models.tiny.schemas import Schema, make_schema, schema_of
 from models.tiny.sql_questions import MAX_JOINS, Question, make_questions
@@ -224,6 +224,13 @@ def score(
             if (chosen := np.array([q.question.num_joins == num for q in questions])).any()
         },
     }
+    joined = [
+        join_conditions(answer) == join_conditions(each.gold)
+        for each, answer in zip(questions, answers, strict=True)
+        if each.question.num_joins
+    ]
+    if joined:
+        row |= {"joined": len(joined), "join_em": round(float(np.mean(joined)), 4)}
     if flat is not None:
         lost = flat.astype(float) - right.astype(float)
         low, high = group_interval(lost, places)

@@ -140,6 +140,8 @@ def answers_to_text(rows: list[dict[str, Any]]) -> str:
         line += f"{row['executes']:6.1%} ({row['low']:.1%} to {row['high']:.1%})"
         if "lost" in row:
             line += f"  {row['lost']:+6.1%} ({row['lost_low']:+.1%} to {row['lost_high']:+.1%})"
+        if "join_em" in row:
+            line += f"  joins {row['join_em']:.1%} of {row['joined']}"
         if "warm_same" in row:
             line += f"  warm as cold {row['warm_same']:.1%}"
         lines.append(line)

@@ -99,7 +99,33 @@ def is_same_query(sql: str, gold: str) -> bool:
     return (written := _normalise(sql)) is not None and written == _normalise(gold)
 
 
+def join_conditions(sql: str) -> frozenset[frozenset[str]] | None:
+    """The equalities between two columns that a query asks for, in any order; None if it is none.
+
+    A column is `table.column`, whatever the query calls the table; only `column` where it says no
+    table. Conditions of JOIN and of WHERE are alike.
+    """
+    from sqlglot import exp
+
+    tree = _parse(sql)
+    if tree is None:
+        return None
+    tables = {each.alias_or_name: each.name for each in tree.find_all(exp.Table)}
+    pairs = ((each.this, each.expression) for each in tree.find_all(exp.EQ))
+    return frozenset(
+        frozenset(f"{tables.get(each.table, each.table)}.{each.name}".lstrip(".") for each in pair)
+        for pair in pairs
+        if all(isinstance(each, exp.Column) for each in pair)
+    )
+
+
 def _normalise(sql: str) -> str | None:
+    tree = _parse(sql)
+    return None if tree is None else tree.sql("sqlite", identify=True)
+
+
+def _parse(sql: str) -> Any:
+    """The tree of one query, names as SQLite compares them; None where it is not one."""
     import sqlglot
     from sqlglot.errors import SqlglotError
     from sqlglot.optimizer.normalize_identifiers import normalize_identifiers
@@ -110,4 +136,4 @@ def _normalise(sql: str) -> str | None:
         return None
     if len(trees) != 1 or trees[0] is None:
         return None
-    return normalize_identifiers(trees[0], dialect="sqlite").sql("sqlite", identify=True)
+    return normalize_identifiers(trees[0], dialect="sqlite")

@@ -41,6 +41,9 @@ def test_intervals_are_over_schemas_and_what_is_lost_is_paired(made_up: list[Ask
     assert row["low"] < 0.5 < row["high"] and row["lost_low"] < 0.5 < row["lost_high"]
     one = [Asked(each.question, each.catalog, each.databases, 0) for each in made_up]
     assert score(one, answers, right, None)["low"] == 0.5
+    joined = [place for place, each in enumerate(made_up) if each.question.num_joins]
+    assert row["joined"] == len(joined) >= 10
+    assert row["join_em"] == round(float(right[joined].mean()), 4) and 0 < row["join_em"] < 1
     assert sum(row["by_joins"].values()) > 0 and set(row["by_joins"]) <= set("01234")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from depcache.tables.declaration import Column, Declaration, ForeignKey
-from eval.tables.execution import NUM_ROWS, Database, is_same_query, select_alike
+from eval.tables.execution import NUM_ROWS, Database, is_same_query, join_conditions, select_alike
 from models.tiny.schemas import make_schema, schema_of
 from models.tiny.sql_questions import make_questions
 
@@ -95,6 +95,38 @@ def test_queries_are_read_past_their_spelling() -> None:
     assert not is_same_query("SELECT name FROM doctor", "SELECT doctor.name FROM doctor")
     assert not is_same_query("SELECT FROM WHERE (", "SELECT FROM WHERE (")
     assert not is_same_query("", "")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        GOLD,
+        "select d.name from ward w join doctor d on w.id = d.ward where d.id = 3",
+        'SELECT 1 FROM "Doctor" AS ward2, ward WHERE ward.ID = ward2.ward AND ward.name = 1',
+    ],
+)
+def test_the_same_joins_in_other_words(sql: str) -> None:
+    assert join_conditions(sql) == {frozenset({"doctor.ward", "ward.id"})}
+
+
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        ("SELECT doctor.name FROM doctor JOIN ward ON doctor.id = ward.id", 1),
+        (f"{GOLD} JOIN ward w ON doctor.chief = w.id", 2),
+        ("SELECT name FROM doctor JOIN ward ON ward = id", 1),
+        ("SELECT doctor.name FROM doctor WHERE doctor.ward = 1", 0),
+    ],
+)
+def test_other_joins(sql: str, found: int) -> None:
+    conditions = join_conditions(sql)
+    assert conditions is not None and len(conditions) == found
+    assert conditions != join_conditions(GOLD)
+
+
+def test_what_is_no_query_has_no_joins() -> None:
+    assert join_conditions("SELECT FROM WHERE (") is None
+    assert join_conditions(f"{GOLD}; {GOLD}") is None
 
 
 def test_every_question_of_a_made_up_schema_is_told_from_the_others() -> None:
