@@ -3,7 +3,8 @@
 
 Why: dependency data must be checked where an error is still an HTTP 400 of that request
 alone, a prompt with a text needs the server's tokenizer, an extra key must not pass for a
-tenant's salt, a list meant for a batch ends the scheduler where it reaches it for one prompt
+tenant's salt, an abort of all requests forgets those whose rows are being settled (an abort of one
+does not), a list meant for a batch ends the scheduler where it reaches it for one prompt
 (`logprob_start_len: [-1]`, without DepCache too), and what the scheduler says about reuse arrives
 as a per-token list that no client expects.
 Unnecessary when SGLang lets plugins validate requests and add to a reply's meta info.
@@ -21,7 +22,7 @@ from sglang_patches.http.rejections import counting_rejections
 from sglang_patches.http.watched import WATCHED
 from sglang_patches.observe.traces import TRACE
 from sglang_patches.requests.copies import learn
-from sglang_patches.requests.fused import FUSED, judge, settle
+from sglang_patches.requests.fused import FUSED, judge, note_abort_of_all, settle
 from sglang_patches.requests.inbound import ABSENT, DIFFERS, prepare, refuse_lists
 from sglang_patches.requests.inner import pass_on
 from sglang_patches.requests.outbound import collect
@@ -90,6 +91,15 @@ def check_last(
     return (manager, obj, *args), kwargs
 
 
+def abort_settling(
+    manager: Any, rid: str = "", abort_all: bool = False
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """An abort of all requests reaches those that the scheduler does not know yet."""
+    if abort_all:
+        note_abort_of_all(manager)
+    return (manager,), {"rid": rid, "abort_all": abort_all}
+
+
 async def unwrap_report(
     original: Callable[..., Any], manager: Any, obj: Any, *args: Any, **kwargs: Any
 ) -> AsyncIterator[Any]:
@@ -136,4 +146,5 @@ HOOKS = {
     f"{_MANAGER}._batch_tokenize_and_process": ("AROUND", tokenize_one_by_one),
     f"{_MANAGER}._create_tokenized_object": ("BEFORE", check_last),
     f"{_MANAGER}._wait_one_response": ("AROUND", unwrap_report),
+    f"{_MANAGER}.abort_request": ("BEFORE", abort_settling),
 }

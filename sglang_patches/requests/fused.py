@@ -72,6 +72,7 @@ class Fused:
                  and to score them: the task once more, or system and context in one layer
     behind       what its rows stand behind; None: all of them behind the system alone
     by_score     what is chosen by scores that are not there yet; None where nothing is
+    is_aborted   all requests were aborted since it was read, see `note_abort_of_all`
     """
 
     recompute: Recompute
@@ -83,6 +84,7 @@ class Fused:
     num_settled: int = 0
     behind: Behind | None = None
     by_score: ByScore | None = field(default=None, repr=False)
+    is_aborted: bool = False
 
     @property
     def share(self) -> float:
@@ -210,6 +212,14 @@ def judge(manager: Any, obj: Any, answer: list[int]) -> None:
         shadow().note(manager, obj, fused.tokens.tolist(), answer)
 
 
+def note_abort_of_all(manager: Any) -> None:
+    """All requests are being aborted: those that settle rows too, of which SGLang has none yet."""
+    for state in manager.rid_to_state.values():
+        fused: Fused | None = getattr(state.obj, FUSED, None)
+        if fused is not None:
+            fused.is_aborted = True
+
+
 async def settle(manager: Any, obj: Any) -> None:
     """Choose between fusing and the flat prompt, and settle what is missing for the former.
 
@@ -230,11 +240,15 @@ async def settle(manager: Any, obj: Any) -> None:
     except asyncio.CancelledError:
         raise
     except Exception:
-        if not compat.was_aborted(manager, obj.rid):
+        if not _is_aborted(manager, obj, fused):
             logger.exception("request %s: its rows could not be settled", obj.rid)
             serve_flat(obj, fused, FAILED)
-    if compat.was_aborted(manager, obj.rid):
+    if _is_aborted(manager, obj, fused):
         raise ValueError(f"request {obj.rid} was aborted")
+
+
+def _is_aborted(manager: Any, obj: Any, fused: Fused) -> bool:
+    return fused.is_aborted or compat.was_aborted(manager, obj.rid)
 
 
 async def _settle(manager: Any, obj: Any, fused: Fused) -> None:

@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -187,13 +188,16 @@ End = Callable[[], None]
 async def ask_and_end(
     served: Served, passes: Passes, prompt: TreePrompt, stage: str, how: str
 ) -> dict[str, Any]:
-    """Asks, and ends the request at a stage: by an abort, or because its client went away."""
+    """Asks, and ends the request at a stage: by an abort, of it or of all requests, or because its
+    client went away."""
     ended = asyncio.Event()
 
     def end() -> None:
         ended.set()
         if how == "abort":
             served.engine.abort("request")
+        elif how == "abort all":
+            served.engine.abort_all()
         else:
             work.cancel()
 
@@ -216,8 +220,13 @@ async def ask_and_end(
         assert ended.is_set()
 
 
-@pytest.mark.parametrize("how", ["abort", "cancel"])
-@pytest.mark.parametrize("stage", ["before", "settle", "between", "fuse"])
+@pytest.mark.parametrize(
+    ("stage", "how"),
+    [
+        *product(["before", "settle", "between", "fuse"], ["abort", "cancel"]),
+        *product(["settle", "between", "fuse"], ["abort all"]),
+    ],
+)
 @pytest.mark.parametrize("select", ["first", "query"])
 def test_a_request_that_ends_at_any_stage_leaves_nothing(
     served: Served,

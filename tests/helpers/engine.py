@@ -181,6 +181,9 @@ class RunningEngine:
     def abort(self, rid: str) -> None:
         self.engine.tokenizer_manager.abort_request(rid=rid)
 
+    def abort_all(self) -> None:
+        self.engine.tokenizer_manager.abort_request(abort_all=True)
+
     def flush(self) -> None:
         """Empty the cache, as soon as the engine has nothing left to do."""
         manager = self.engine.tokenizer_manager
