@@ -22,11 +22,9 @@ from depcache.config import Config
 from depcache.errors import ConfigError
 from flashinfer_masks.batches import Call, Kind, PlainStep, PlanName, choose_plan, plan_batch
 from sglang_patches.attention.copies import RowCopier
-from sglang_patches.attention.deviation import DeviationKeeper
 from sglang_patches.attention.flashinfer_calls import FlashInferCall, Heads, Wrappers
-from sglang_patches.attention.masses import MassKeeper
+from sglang_patches.attention.keepers import Keepers
 from sglang_patches.attention.paged import BatchAttention, Scales, find_slots
-from sglang_patches.attention.scores import ScoreKeeper
 from sglang_patches.forward import DependencyBatch, get_batch
 
 
@@ -44,18 +42,14 @@ class DependencyFlashInferBackend(FlashInferAttnBackend):
         self._plan: PlanName | None = None if plan == "auto" else plan
         self._rows = runner.req_to_token_pool.req_to_token
         self._copier = RowCopier(runner)
-        self._scores = ScoreKeeper(runner)
-        self._deviations = DeviationKeeper(runner)
-        self._masses = MassKeeper(runner)
+        self._keepers = Keepers(runner)
         self._wrappers = Wrappers(self._make_wrapper)
         self._attention: BatchAttention | None = None
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
         dependencies = get_batch(forward_batch)
         self._copier.run(dependencies)
-        self._scores.start(dependencies, forward_batch)
-        self._deviations.start(dependencies, forward_batch)
-        self._masses.start(dependencies, forward_batch)
+        self._keepers.start(dependencies, forward_batch)
         self._attention = None
         if dependencies is None or all(step is None for step in dependencies.steps):
             super().init_forward_metadata(forward_batch)
@@ -72,8 +66,8 @@ class DependencyFlashInferBackend(FlashInferAttnBackend):
         forward_batch: Any,
         save_kv_cache: bool = True,
     ) -> torch.Tensor:
-        if self._deviations.is_beside:
-            return self._deviations.attend(q, k, v, layer)
+        if self._keepers.is_beside:
+            return self._keepers.attend(q, k, v, layer)
         if self._attention is None:
             return super().forward_extend(q, k, v, layer, forward_batch, save_kv_cache)
         pool: Any = self.token_to_kv_pool
@@ -85,9 +79,7 @@ class DependencyFlashInferBackend(FlashInferAttnBackend):
         scales = Scales(layer.scaling, layer.logit_cap, layer.k_scale_float, layer.v_scale_float)
         query = q.contiguous().view(-1, layer.tp_q_head_num, layer.head_dim)
         output = self._attention.run(query, keys, values, scales)
-        self._scores.run(layer, query)
-        self._deviations.run(layer)
-        self._masses.run(layer, query)
+        self._keepers.run(layer, query)
         return output.view(-1, layer.tp_q_head_num * layer.head_dim)
 
     def _make_attention(self, forward_batch: Any, dependencies: DependencyBatch) -> BatchAttention:

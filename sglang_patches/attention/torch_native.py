@@ -15,9 +15,7 @@ from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBack
 
 from depcache.config import Config
 from sglang_patches.attention.copies import RowCopier
-from sglang_patches.attention.deviation import DeviationKeeper
-from sglang_patches.attention.masses import MassKeeper
-from sglang_patches.attention.scores import ScoreKeeper
+from sglang_patches.attention.keepers import Keepers
 from sglang_patches.attention.torch_plans import WORK_BY_PLAN, AttentionWork, CausalWork
 from sglang_patches.cpu_platform import is_cpu, set_cpu_threads
 from sglang_patches.forward import get_batch
@@ -35,18 +33,14 @@ class DependencyTorchBackend(TorchNativeAttnBackend):
         self._new_rows_only = is_cpu(runner) and config.cpu_attention == "new_rows"
         self._work: list[AttentionWork] | None = None
         self._copier = RowCopier(runner)
-        self._scores = ScoreKeeper(runner)
-        self._deviations = DeviationKeeper(runner)
-        self._masses = MassKeeper(runner)
+        self._keepers = Keepers(runner)
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
         super().init_forward_metadata(forward_batch)
         self._work = None
         dependencies = get_batch(forward_batch)
         self._copier.run(dependencies)
-        self._scores.start(dependencies, forward_batch)
-        self._deviations.start(dependencies, forward_batch)
-        self._masses.start(dependencies, forward_batch)
+        self._keepers.start(dependencies, forward_batch)
         if not forward_batch.forward_mode.is_extend() or forward_batch.encoder_lens is not None:
             return
         if dependencies is None and not self._new_rows_only:
@@ -73,12 +67,10 @@ class DependencyTorchBackend(TorchNativeAttnBackend):
         forward_batch: Any,
         save_kv_cache: bool = True,
     ) -> torch.Tensor:
-        if self._deviations.is_beside:
-            return self._deviations.attend(q, k, v, layer)
+        if self._keepers.is_beside:
+            return self._keepers.attend(q, k, v, layer)
         output = super().forward_extend(q, k, v, layer, forward_batch, save_kv_cache)
-        self._scores.run(layer, q)
-        self._deviations.run(layer)
-        self._masses.run(layer, q)
+        self._keepers.run(layer, q)
         return output
 
     def _run_sdpa_forward_extend(
