@@ -46,8 +46,8 @@ from eval.micro.match_plan import (
     fill,
     make_paths,
     make_prompt,
-    spread_ms,
 )
+from eval.micro.spread import spread_ms
 from eval.output import about, write_report
 from eval.policy.orders import ORDERS
 

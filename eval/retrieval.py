@@ -49,6 +49,7 @@ from depcache.prompt.prefix_tree import merge_sequences
 from depcache.prompt.tokenization import PromptTokenizer
 from eval.output import about, write_report
 from eval.sets import DataSet, Question, load_folder
+from eval.tokenizer import read_tokenizer, train_tokenizer
 
 NUM_QUESTIONS = 200
 TUNING_SEED = 0
@@ -300,21 +301,11 @@ def count_tokens(paths: Sequence[Any], tokenizer: PromptTokenizer) -> tuple[int,
 
 
 def make_tokenizer(data: DataSet, path: Path | None) -> PromptTokenizer:
-    """From a file, or trained on the names and relations of the graph: always the same."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
+    """From a file, or trained on the names and relations of the graph."""
     if path is not None:
-        return PromptTokenizer(Tokenizer.from_file(str(path)))
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=8000,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+        return read_tokenizer(path)
     names = dict.fromkeys(f"\n{e}" for triple in data.triples for e in triple)
-    tokenizer.train_from_iterator([*names, " -> "], trainer)
-    return PromptTokenizer(tokenizer)
+    return PromptTokenizer(train_tokenizer([*names, " -> "]))
 
 
 def _share(answers: Sequence[str], paths: Any) -> float:

@@ -20,7 +20,8 @@ from depcache.cache import KVTree
 from depcache.plan import SegmentTable, plan_request
 from depcache.prompt.forest import Forest
 from depcache.prompt.seen_rows import hang_rows
-from eval.micro.match_plan import LAYOUT, NAMESPACE, SYSTEM_LEN, TASK_LEN, fill, grow, spread_ms
+from eval.micro.match_plan import LAYOUT, NAMESPACE, SYSTEM_LEN, TASK_LEN, fill, grow
+from eval.micro.spread import spread_ms
 from eval.output import write_rows
 
 NUM_TABLES = 40

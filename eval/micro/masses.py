@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from eval.micro.match_plan import spread_ms
+from eval.micro.spread import spread_ms
 from eval.output import write_rows
 from sglang_patches.attention.masses import sum_masses
 

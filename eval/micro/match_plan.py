@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +18,7 @@ from depcache.plan import ContextInsertion, SegmentTable, plan_request
 from depcache.prompt.forest import Forest
 from depcache.prompt.layout import Layout
 from depcache.prompt.prefix_tree import merge_sequences
+from eval.micro.spread import spread_ms
 
 SYSTEM_LEN = 40
 TASK_LEN = 20
@@ -81,19 +79,6 @@ def grow(
         paths[entity] = make_paths(entity, rng)
         next_slot = fill(tree, make_prompt(system, [entity], paths, 10**9), next_slot)
     return paths, next_slot
-
-
-def spread_ms(call: Callable[[], object], repeats: int) -> dict[str, float]:
-    """Median and first and last decile of the milliseconds that a call takes."""
-    times_ms: list[float] = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        times_ms.append((time.perf_counter() - start) * 1e3)
-    deciles = statistics.quantiles(times_ms, n=10)
-    found = statistics.median(times_ms), deciles[0], deciles[-1]
-    names = ("median_ms", "p10_ms", "p90_ms")
-    return {name: round(value, 3) for name, value in zip(names, found, strict=True)}
 
 
 def main() -> None:

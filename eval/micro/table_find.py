@@ -30,7 +30,7 @@ from depcache.tables.forms import FORMS
 from depcache.tables.prompt_tables import PromptTables, TablesToFind
 from depcache.tables.statements import MAX_STATEMENT_LEN
 from depcache.tables.table import Table
-from eval.micro.match_plan import spread_ms
+from eval.micro.spread import spread_ms
 from eval.output import write_rows
 
 NUM_TABLES = 709

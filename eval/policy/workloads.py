@@ -35,13 +35,13 @@ from depcache.prompt.tokenization import PromptTokenizer
 from eval.policy.prepared import Prepared, write_prepared
 from eval.policy.table_streams import files_of, is_table_stream, prepare_tables
 from eval.sets import SetError
+from eval.tokenizer import VOCAB_SIZE, read_tokenizer, train_tokenizer
 from eval.workloads.paths import EntityPaths, draw_pool
 from eval.workloads.patterns import KINDS, make_workload
 
 RECIPE = 2
 """Counts up when workloads are made in another way, so that old files are not used."""
 
-VOCAB_SIZE = 8000
 CHUNKS = "chunks_"
 TOKENS_PER_WORD = 4 / 3
 """For a set that gives the words of its chunks only, about what a BPE makes of English."""
@@ -121,10 +121,8 @@ class Source:
 
     def _make_tokenizer(self, texts: Iterable[str]) -> PromptTokenizer:
         if self._tokenizer_file is None:
-            return train_tokenizer(texts)
-        from tokenizers import Tokenizer
-
-        return PromptTokenizer(Tokenizer.from_file(str(self._tokenizer_file)))
+            return PromptTokenizer(train_tokenizer(texts))
+        return read_tokenizer(self._tokenizer_file)
 
     def _synthetic(self, spec: PolicySpec) -> Prepared:
         if spec.kind not in KINDS:
@@ -197,21 +195,6 @@ def list_traces(chunks: Path) -> list[str]:
     found = sorted(chunks.glob("retrieval_*_requests.jsonl"))
     names = [path.name.removeprefix("retrieval_").split("_requests")[0] for path in found]
     return [CHUNKS + name for name in names]
-
-
-def train_tokenizer(texts: Iterable[str]) -> PromptTokenizer:
-    """A byte-level BPE of at most 8,000 tokens."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return PromptTokenizer(tokenizer)
 
 
 def _stand_in(row: dict[str, Any]) -> list[int]:

@@ -33,7 +33,6 @@ from rich.console import Console
 
 from depcache.cli.output import make_progress
 from depcache.errors import ConfigError
-from depcache.prompt.tokenization import PromptTokenizer
 from depcache.serving.launch import require_sglang
 from depcache.serving.random_model import ensure_model, is_trained
 from eval.output import about, add_output, write_report
@@ -42,6 +41,7 @@ from eval.tiers.hidden import make_hidden_table, measure_hidden, num_hidden_step
 from eval.tiers.phases import measure, num_steps
 from eval.tiers.prompts import TierPrompt, make_prompts
 from eval.tiers.server import LiveServer, ServerSettings, drop_page_cache, start_live
+from eval.tokenizer import read_tokenizer
 from eval.workloads.graphs import SAMPLE, open_graph
 
 LOAD_POLICIES = ("always", "faster")
@@ -172,12 +172,10 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
 def _make_all(
     args: argparse.Namespace, model: str, count: int
 ) -> tuple[list[TierPrompt], list[TierPrompt]]:
-    from tokenizers import Tokenizer
-
     file = Path(model) / "tokenizer.json"
     if not file.is_file():
         raise ConfigError(f"{model!r} is no folder with a tokenizer.json: give a local --model")
-    tokenizer = PromptTokenizer(Tokenizer.from_file(str(file)))
+    tokenizer = read_tokenizer(file)
     with open_graph(args.data, _graph(args)) as store:
         made = make_prompts(
             store,
