@@ -23,13 +23,16 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.progress import Progress
 
 from depcache.cli.output import make_progress
 from depcache.errors import ConfigError
@@ -70,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--paths", type=int, default=30, help="most paths of an entity (default 30)")
     add("--entities", type=int, default=0, help="most entities of a prompt (default: no limit)")
     add("--hops", type=int, default=2, help="edges of the longest path (default 2)")
-    add("--load-policies", nargs="+", choices=LOAD_POLICIES, default=list(LOAD_POLICIES))
+    add("--load-policies", nargs="+", choices=LOAD_POLICIES, help="default: both")
     add("--hidden", action="store_true", help="how much of loading from disk a queue hides")
     add("--rounds", type=int, default=3, help="of --hidden (default 3)")
     add("--folder", type=Path, help="on the disk to measure (default: temporary)")
@@ -90,6 +93,8 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
     """The report: rows, what moving took, settings, machine."""
     if args.rounds < 1:
         raise ConfigError(f"--rounds is {args.rounds}: ask for 1 or more")
+    if args.hidden and args.load_policies:
+        raise ConfigError("--hidden loads whatever is there: leave --load-policies out")
     require_sglang()
     err = Console(stderr=True, highlight=False)
     with err.status("making a model of random weights (once)"):
@@ -97,59 +102,24 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
     count = args.prompts or (NUM_PROMPTS_QUICK if args.quick else NUM_PROMPTS)
     prompts, warm_ups = _make_all(args, model, count)
     settings = _make_settings(args, model, [*prompts, *warm_ups])
-    rows: list[dict[str, Any]] = []
-    hidden: list[dict[str, Any]] = []
-    movements: list[dict[str, Any]] = []
-    loads = [os.getloadavg()[0]]
-    bytes_per_token: list[int] = []
     started = time.perf_counter()
     with (
         tempfile.TemporaryDirectory(prefix="depcache-eval-", dir=args.folder) as name,
         make_progress(err) as progress,
     ):
-        for policy in ["always"] if args.hidden else args.load_policies:
-            folder = Path(name) / policy
-            num = (
-                num_hidden_steps(len(prompts), args.rounds)
-                if args.hidden
-                else num_steps(len(prompts), len(warm_ups))
-            )
-            task = progress.add_task(policy, total=num)
-
-            def on_step(text: str, task: Any = task, policy: str = policy) -> None:
-                progress.update(task, advance=1, description=f"{policy}: {text}")
-
-            def start(
-                policy: str = policy, folder: Path = folder
-            ) -> AbstractContextManager[LiveServer]:
-                return start_live(settings, policy, folder, Path(name) / "server.log")
-
-            def between(folder: Path = folder) -> None:
-                if args.drop_page_cache:
-                    drop_page_cache(folder)
-
-            if args.hidden:
-                with _noting(start, bytes_per_token)() as server:
-                    hidden = measure_hidden(
-                        server, prompts, rounds=args.rounds, on_step=on_step, between=between
-                    )
-                progress.print(make_hidden_table(hidden))
-                continue
-            done = measure(
-                _noting(start, bytes_per_token), prompts, warm_ups, on_step=on_step, between=between
-            )
-            rows += make_rows(policy, done, bytes_per_token[0])
-            movements.append(make_movement(policy, done))
-            loads.append(os.getloadavg()[0])
-            progress.print(make_table(policy, rows))
-            progress.print(_to_line(movements[-1]))
+        bench = _Bench(settings, Path(name), args.drop_page_cache, progress)
+        if args.hidden:
+            measured = _measure_hidden(bench, prompts, args.rounds)
+        else:
+            policies = args.load_policies or LOAD_POLICIES
+            measured = _measure_policies(bench, policies, prompts, warm_ups)
     said = about(args, time.perf_counter() - started)
     said["machine"] |= {
-        "load_average": [round(load, 2) for load in loads],
+        "load_average": [round(load, 2) for load in bench.loads],
         "memory_copy_bytes_per_s": _copy_rate(),
     }
     return said | {
-        **({"hidden": hidden} if args.hidden else {"rows": rows, "movements": movements}),
+        **measured,
         "settings": {
             "model": Path(model).name,
             "trained": is_trained(model),
@@ -163,10 +133,85 @@ def make_report(args: argparse.Namespace) -> dict[str, Any]:
             "disk_gb": settings.disk_gb,
             "write_policy": settings.write_policy,
             "drop_page_cache": args.drop_page_cache,
-            "bytes_per_token": bytes_per_token[0],
+            "bytes_per_token": bench.bytes_per_token,
             "seed": args.seed,
         },
     }
+
+
+@dataclass
+class _Bench:
+    """What both measurements start servers with.
+
+    bytes_per_token  of KV, which only a server can tell; 0 before the first
+    loads            the machine's load before the first server, and after each measurement
+    """
+
+    settings: ServerSettings
+    folder: Path
+    drops_page_cache: bool
+    progress: Progress
+    bytes_per_token: int = 0
+    loads: list[float] = field(default_factory=lambda: [os.getloadavg()[0]])
+
+    @contextmanager
+    def start(self, policy: str) -> Iterator[LiveServer]:
+        log_file = self.folder / "server.log"
+        with start_live(self.settings, policy, self.folder / policy, log_file) as server:
+            self.bytes_per_token = server.bytes_per_token
+            yield server
+
+    def between(self, policy: str) -> None:
+        if self.drops_page_cache:
+            drop_page_cache(self.folder / policy)
+
+    def count_steps(self, policy: str, number: int) -> Callable[[str], None]:
+        """Returns what is called with a word on what is going on, so many times."""
+        task = self.progress.add_task(policy, total=number)
+
+        def on_step(text: str) -> None:
+            self.progress.update(task, advance=1, description=f"{policy}: {text}")
+
+        return on_step
+
+
+def _measure_policies(
+    bench: _Bench,
+    policies: Sequence[str],
+    prompts: list[TierPrompt],
+    warm_ups: list[TierPrompt],
+) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = []
+    movements: list[dict[str, Any]] = []
+    for policy in policies:
+        done = measure(
+            partial(bench.start, policy),
+            prompts,
+            warm_ups,
+            on_step=bench.count_steps(policy, num_steps(len(prompts), len(warm_ups))),
+            between=partial(bench.between, policy),
+        )
+        rows += make_rows(policy, done, bench.bytes_per_token)
+        movements.append(make_movement(policy, done))
+        bench.loads.append(os.getloadavg()[0])
+        bench.progress.print(make_table(policy, rows))
+        bench.progress.print(_to_line(movements[-1]))
+    return {"rows": rows, "movements": movements}
+
+
+def _measure_hidden(bench: _Bench, prompts: list[TierPrompt], rounds: int) -> dict[str, Any]:
+    policy = "always"
+    with bench.start(policy) as server:
+        rows = measure_hidden(
+            server,
+            prompts,
+            rounds=rounds,
+            on_step=bench.count_steps(policy, num_hidden_steps(len(prompts), rounds)),
+            between=partial(bench.between, policy),
+        )
+    bench.loads.append(os.getloadavg()[0])
+    bench.progress.print(make_hidden_table(rows))
+    return {"hidden": rows}
 
 
 def _make_all(
@@ -209,20 +254,6 @@ def _make_settings(
         write_policy="write_back",
         sglang_args=tuple(args.sglang),
     )
-
-
-def _noting(
-    start: Callable[[], AbstractContextManager[LiveServer]], bytes_per_token: list[int]
-) -> Callable[[], AbstractContextManager[LiveServer]]:
-    """`start`, which also notes what only a server can tell."""
-
-    @contextmanager
-    def wrapped() -> Iterator[LiveServer]:
-        with start() as server:
-            bytes_per_token.append(server.bytes_per_token)
-            yield server
-
-    return wrapped
 
 
 def _graph(args: argparse.Namespace) -> str:

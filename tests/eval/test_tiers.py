@@ -125,7 +125,8 @@ def test_what_is_hidden_is_told_by_kind_and_number_at_once() -> None:
     kinds = ("trees", BETWEEN, "fused")
     assert [(row["kind"], row["at_once"]) for row in rows] == list(product(kinds, AT_ONCE))
     assert len(steps) == num_hidden_steps(len(prompts), rounds=2)
-    turns = log[len(kinds) * len(prompts) :]
+    assert [version for *_, version in log[: 2 * len(prompts)]] == [KEPT] * 2 * len(prompts)
+    turns = log[2 * len(prompts) :]
     assert {tier for tier, _, version in turns if version == KEPT} == {DISK}
     fresh = [each for each in turns if each[2] != KEPT]
     assert {tier for tier, *_ in fresh} == {COLD}
@@ -248,8 +249,9 @@ def test_two_versions_differ_before_any_fact() -> None:
     assert start < 4
 
 
-def test_no_rounds_are_refused() -> None:
+def test_options_that_make_no_sense_are_refused() -> None:
     assert main(["tiers", "--hidden", "--rounds", "0"]) == 2
+    assert main(["tiers", "--hidden", "--load-policies", "faster"]) == 2
 
 
 def test_a_graph_without_its_folder_is_an_error_that_names_the_option(
