@@ -136,12 +136,6 @@ class Recompute:
             raise PromptError(
                 "depcache_behind has an empty entry: send null where a row stands behind nothing"
             )
-        if any(self.behind or ()) and self.needs_scores:
-            what = "depcache_focus is on" if self.focus else f"the selector is {self.select}"
-            raise PromptError(
-                f"{what} and depcache_behind has rows: only rows that stand behind nothing are "
-                "scored, so leave out one of them"
-            )
 
     def _check_stored(self) -> None:
         is_number = isinstance(self.alpha, int | float) and not isinstance(self.alpha, bool)

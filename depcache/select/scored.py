@@ -44,12 +44,14 @@ class ByScore:
               row, see `Recompute.budget`
     has_focus  what was chosen of rows out of focus is dropped. Else `nums` add up to 1 at least
     scorer  where the scores come from
+    seen    (num_segments,) int64, as for `selectable`; None where no row stands behind anything
     """
 
     taken: IntArray = field(repr=False)
     nums: tuple[int, ...]
     has_focus: bool = False
     scorer: Scorer = "query"
+    seen: IntArray | None = field(default=None, repr=False)
 
     @property
     def asks_question(self) -> bool:
@@ -72,13 +74,15 @@ class ByScore:
         return num_question + self.num_beside(forest, num_layers) + 1
 
     @classmethod
-    def of(cls, forest: Forest, recompute: Recompute) -> ByScore | None:
+    def of(
+        cls, forest: Forest, recompute: Recompute, seen: IntArray | None = None
+    ) -> ByScore | None:
         """The budget of a request; None where nothing is chosen by scores."""
         if not recompute.needs_scores:
             return None
         part = FIRST_PARTS.get(recompute.select)
         selector = SELECTORS[recompute.select] if part is None else first
-        dealt = deal(forest, recompute, selectable(forest))
+        dealt = deal(forest, recompute, _selectable(forest, seen))
         nums_taken = [num if part is None else int(part * num) for _, num in dealt]
         taken = [
             selector(forest, tokens, num, recompute.seed)
@@ -89,7 +93,7 @@ class ByScore:
         if not any(nums) and not (has_focus and any(nums_taken)):
             return None
         scorer = _SCORERS.get(recompute.select, "query")
-        return cls(np.sort(np.concatenate(taken)), nums, has_focus, scorer)
+        return cls(np.sort(np.concatenate(taken)), nums, has_focus, scorer, seen)
 
     def choose(self, forest: Forest, sums: NDArray[np.floating]) -> IntArray:
         """All that is computed again: int64 indices, ascending, none twice.
@@ -109,9 +113,13 @@ class ByScore:
         return chosen[np.isin(row_of, find_focus(masses).chunks)]
 
     def _choose(self, forest: Forest, scores: NDArray[np.floating]) -> IntArray:
-        others = np.setdiff1d(selectable(forest), self.taken)
+        others = np.setdiff1d(_selectable(forest, self.seen), self.taken)
         starts = forest.structure.tree_starts if len(self.nums) > 1 else forest.starts[:1]
         lens = np.diff([*np.searchsorted(others, starts), len(others)]).tolist()
         best = choose_top_of_chunks(scores[others - forest.system_len], lens, self.nums)
         chosen = others[best]
         return np.sort(np.concatenate((self.taken, chosen)))
+
+
+def _selectable(forest: Forest, seen: IntArray | None) -> IntArray:
+    return selectable(forest, 0 if seen is None else seen)

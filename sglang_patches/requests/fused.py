@@ -136,20 +136,21 @@ def read_fused(
     unproven = lacking(recompute)
     allowed = None if unproven else shadow().allow(recompute)
     fused = Fused(allowed or recompute, tokens, forest, behind=behind)
-    seen = 0 if behind is None else tokens_seen(tokens, forest, behind)
-    selected = select(forest, fused.recompute, seen)  # wrong indices are refused either way
+    seen = None if behind is None else tokens_seen(tokens, forest, behind)
+    num_seen = 0 if seen is None else seen
+    selected = select(forest, fused.recompute, num_seen)  # wrong indices are refused either way
     setattr(obj, FUSED, fused)
     if allowed is None:
         serve_flat(obj, fused, unproven or GUARDED)
         return
     recompute = allowed
     # What is computed again of copies is known once they are.
-    is_all = recompute.select != "stored" and np.isin(selectable(forest, seen), selected).all()
+    is_all = recompute.select != "stored" and np.isin(selectable(forest, num_seen), selected).all()
     if recompute.share == 1 or is_all:
         serve_flat(obj, fused)
         return
     fused.num_selected = len(selected)
-    fused.by_score = ByScore.of(forest, recompute)
+    fused.by_score = ByScore.of(forest, recompute, seen)
     _set_selected(obj, fused, selected.tolist())
 
 

@@ -12,8 +12,11 @@ whoever makes masks, but stands where it does in the flat prompt, and is never c
 The last token is there because an engine draws an answer from one; it is thrown away, and sees the
 question's part so that no key of the context is read but for the scores.
 
-For `query-context` it runs when all rows are settled. It is a fused request with nothing computed
-again, whose question sees everything before it. For `deviation`
+Where a row stands behind something that is not in the prompt, it is no row of layout `tree`. Then
+the request runs when all rows are settled, as a fused one with nothing computed again, and the
+question stands apart in the same way.
+
+For `query-context` it is always that, and the question sees everything before it. For `deviation`
 (`sglang_patches.requests.deviations`) it is the same without the question.
 
 `sglang_patches.attention.scores` computes the scores, and the report on its way to the process that
@@ -49,6 +52,7 @@ def to_param(by_score: ByScore) -> dict[str, Any]:
         "taken": by_score.taken.tolist(),
         "focus": by_score.has_focus,
         "scorer": by_score.scorer,
+        "seen": None if by_score.seen is None else by_score.seen.tolist(),
     }
 
 
@@ -57,7 +61,8 @@ def take_param(told: Any) -> ByScore | None:
     if told is None:
         return None
     taken = np.array(told["taken"], np.int64)
-    return ByScore(taken, tuple(told["nums"]), told["focus"], told["scorer"])
+    seen = None if told["seen"] is None else np.array(told["seen"], np.int64)
+    return ByScore(taken, tuple(told["nums"]), told["focus"], told["scorer"], seen)
 
 
 class Scoring(Protocol):

@@ -6,7 +6,7 @@
     scoring  system | row | row | question   as the request itself, with nothing computed again
 
 A row that stands behind several chunks needs these first, each alone, so there are two rounds; and
-what scores rows where they stand needs all of them.
+what scores rows where they stand, or rows that stand behind anything, needs all of them.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def make_settling(
     max_tokens  of one request, and more than any single row needs
     by_score    what needs scores. Then the last round is one request that has them in its report
     """
-    if by_score is not None and by_score.scorer == "query":
+    if by_score is not None and by_score.scorer == "query" and behind is None:
         trees = range(forest.num_trees)
         question = tokens[forest.task_start :]
-        part = cut_rows(tokens, forest, trees, behind)
+        part = cut_rows(tokens, forest, trees, None)
         request = _make_alone(obj, tokens, forest, part, question)
         setattr(request, SCORING, to_param(by_score))
         return [[request]]
@@ -70,7 +70,7 @@ def make_settling(
     ]
     for number, request in enumerate(first[1:], start=1):
         request.rid += f"-{number}"
-    last = [] if by_score is None else [_make_scoring(obj, tokens, forest, by_score)]
+    last = [] if by_score is None else [_make_scoring(obj, tokens, forest, behind, by_score)]
     return [requests for requests in (first, second, last) if requests]
 
 
@@ -109,19 +109,21 @@ def _make_storing(
     return request
 
 
-def _make_scoring(obj: Any, tokens: IntArray, forest: Forest, by_score: ByScore) -> Any:
+def _make_scoring(
+    obj: Any, tokens: IntArray, forest: Forest, behind: Behind | None, by_score: ByScore
+) -> Any:
     one = tokens[forest.task_start : forest.task_start + 1]
     stop = forest.num_tokens if by_score.asks_question else forest.task_start
     prompt = np.concatenate((tokens[:stop], one))
     part = Forest.make(len(prompt), forest.system_len, forest.lens, forest.parents)
-    request = _make(obj, "score", prompt, _reusing(part))
+    request = _make(obj, "score", prompt, _reusing(part, behind))
     setattr(request, SCORING, to_param(by_score))
     return request
 
 
-def _reusing(forest: Forest) -> dict[str, Any]:
+def _reusing(forest: Forest, behind: Behind | None = None) -> dict[str, Any]:
     """The keys of the wire for a fused prompt of which nothing is computed again."""
-    nothing = Recompute(select="given", selected=())
+    nothing = Recompute(select="given", selected=(), behind=behind)
     return {**ids_params(forest), "depcache_layout": "sequential", **nothing.to_params()}
 
 

@@ -96,7 +96,12 @@ class FusedOracle:
 
     @torch.no_grad()
     def scores(
-        self, prompt: TreePrompt, layer: int = -1, *, in_context: bool = False
+        self,
+        prompt: TreePrompt,
+        layer: int = -1,
+        *,
+        in_context: bool = False,
+        behind: Behind | None = None,
     ) -> np.ndarray:
         """What the task gives each token of the context behind the system in a layer, float64.
 
@@ -104,9 +109,10 @@ class FusedOracle:
         nothing else, so that HuggingFace's own softmax is over that.
 
         in_context  the task sees everything before it instead, in all layers
+        behind      as for `score`
         """
         start, stop = len(prompt.system), prompt.num_context
-        cache = self._reused(prompt, np.arange(stop))
+        cache = self._reused(prompt, np.arange(stop), behind)
         num_task = len(prompt.task)
         seen = np.concatenate(
             (np.ones((num_task, stop), bool), np.tri(num_task, dtype=bool)), axis=1
@@ -136,30 +142,37 @@ class FusedOracle:
         return of_heads.double().sum((0, 1))[start:stop].numpy()
 
     @torch.no_grad()
-    def deviations(self, prompt: TreePrompt) -> np.ndarray:
+    def deviations(self, prompt: TreePrompt, behind: Behind | None = None) -> np.ndarray:
         """How far the reused keys of the second layer lie from those under full view, float64.
 
         Squares, summed over heads and channels, of each token of the context behind the system.
+
+        behind  as for `score`
         """
         start, stop = len(prompt.system), prompt.num_context
         whole: Any = DynamicCache()
         tokens = prompt.tokens[:stop]
         self._run(tokens, torch.arange(stop), np.tri(stop, dtype=bool), whole)
-        reused: Any = self._reused(prompt, np.arange(stop))
+        reused: Any = self._reused(prompt, np.arange(stop), behind)
         differ = (whole.layers[1].keys - reused.layers[1].keys)[0].double()
         return differ.square().sum((0, 2))[start:].numpy()
 
     def choose(
-        self, prompt: TreePrompt, share: float, select: str = "query"
+        self,
+        prompt: TreePrompt,
+        share: float,
+        select: str = "query",
+        behind: Behind | None = None,
     ) -> tuple[list[int], np.ndarray]:
         """The indices of the highest scores, and the scores by index; the system has none.
 
         share   of the context
         select  `mixed` gives half of it, rounded down, to the first tokens of the trees
+        behind  as for `score`
         """
         part = 0.5 if select == "mixed" else 0.0
         start, stop = len(prompt.system), prompt.num_context
-        mask = prompt.mask()
+        mask = _seen(prompt, behind)
         free = [index for index in range(start, stop) if not mask[index, : index + 1].all()]
         num = min(max(1, round(share * (stop - start))), len(free))
         roots = np.flatnonzero(np.array(prompt.segment_parents) < 0)
@@ -167,20 +180,25 @@ class FusedOracle:
         within = {index: index - max(firsts[firsts <= index]) for index in free}
         taken = sorted(free, key=lambda index: (within[index], index))[: int(part * num)]
         ways = {
-            "query-context": lambda: self.scores(prompt, in_context=True),
-            "deviation": lambda: self.deviations(prompt),
+            "query-context": lambda: self.scores(prompt, in_context=True, behind=behind),
+            "deviation": lambda: self.deviations(prompt, behind),
         }
-        found = ways.get(select, lambda: self.scores(prompt))()
+        found = ways.get(select, lambda: self.scores(prompt, behind=behind))()
         scores = np.concatenate((np.zeros(start), found))
         others = sorted(set(free) - set(taken), key=lambda index: (-scores[index], index))
         return sorted(taken + others[: num - len(taken)]), scores
 
     def choose_in_focus(
-        self, prompt: TreePrompt, chosen: list[int], *, in_context: bool = False
+        self,
+        prompt: TreePrompt,
+        chosen: list[int],
+        *,
+        in_context: bool = False,
+        behind: Behind | None = None,
     ) -> list[int]:
         """Those of `chosen` that lie in trees which the question focuses on.
 
-        in_context  as in `scores`
+        in_context, behind  as in `scores`
         """
         start, stop = len(prompt.system), prompt.num_context
         roots = np.flatnonzero(np.array(prompt.segment_parents) < 0)
@@ -188,7 +206,10 @@ class FusedOracle:
         tree_of = np.searchsorted(firsts, np.arange(start, stop), side="right") - 1
         masses = np.array(
             [
-                np.bincount(tree_of, weights=self.scores(prompt, layer, in_context=in_context))
+                np.bincount(
+                    tree_of,
+                    weights=self.scores(prompt, layer, in_context=in_context, behind=behind),
+                )
                 for layer in range(len(self.model.model.layers))
             ],
             np.float64,
@@ -267,6 +288,21 @@ class FusedOracle:
             past_key_values=cache,
             use_cache=True,
         ).logits[0]
+
+
+def _seen(prompt: TreePrompt, behind: Behind | None) -> np.ndarray:
+    """(num_tokens, num_tokens) bool: which tokens before it each has seen as they stand here."""
+    mask = prompt.mask()
+    start, context = len(prompt.system), prompt.tokens[: prompt.num_context]
+    for tree, entry in zip(prompt.trees, behind or [None] * len(prompt.trees), strict=True):
+        stop = start + len(TreePrompt([], [tree], []).tokens)
+        if entry is not None:
+            is_same = entry == context[len(prompt.system) : start]
+            mask[start:stop, len(prompt.system) : start] = is_same
+            if not is_same:  # it has seen what is not there
+                mask[start:stop, 0] = False
+        start = stop
+    return mask
 
 
 def _additive(mask: np.ndarray) -> torch.Tensor:

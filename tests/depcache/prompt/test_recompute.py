@@ -78,7 +78,6 @@ def test_other_requests_have_none_of_its_keys(form: dict[str, Any]) -> None:
         (IDS, {"budget": "row"}, "depcache_budget is 'row'"),
         (IDS, {"focus": "all"}, "depcache_focus is 'all'"),
         (IDS, {"focus": "settle", "select": "given", "selected": [3]}, "whose indices are final"),
-        (IDS, {"focus": "settle", "behind": [[3], None]}, "depcache_focus is on"),
         (IDS, {"select": "stored", "alpha": 0}, "depcache_alpha is 0"),
         (IDS, {"select": "stored", "alpha": 10.5}, "depcache_alpha is 10.5"),
         (IDS, {"select": "stored", "alpha": "1"}, "depcache_alpha is '1'"),
@@ -243,7 +242,8 @@ def test_what_chunks_stand_behind_travels_as_ids_beside_ids() -> None:
 
 
 @pytest.mark.parametrize("select", ["query", "query-context", "mixed", "deviation"])
-def test_rows_behind_others_are_not_scored(select: Any) -> None:
-    with pytest.raises(PromptError, match="depcache_behind has rows"):
-        Recompute(select=select, behind=(None, (3, 4)))
-    assert Recompute(select=select, behind=(None, None)).select == select
+def test_rows_behind_others_may_be_scored(select: Any) -> None:
+    focus: Any = None if select == "deviation" else "settle"
+    params = Recompute(select=select, focus=focus, behind=(None, (3, 4))).to_params()
+    assert (params["depcache_select"], params["depcache_behind"]) == (select, [None, [3, 4]])
+    assert params.get("depcache_focus") == focus

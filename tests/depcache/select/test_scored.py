@@ -67,6 +67,16 @@ def test_no_token_is_chosen_twice() -> None:
     assert by_score.choose(ROWS, highest_are_taken[None]).tolist() == [5, 8, 9, 10]
 
 
+def test_what_a_row_stands_behind_decides_what_can_be_chosen() -> None:
+    alone = ByScore.of(ROWS, Recompute(1, "query"))
+    assert alone is not None
+    assert alone.choose(ROWS, SCORES[None]).tolist() == list(range(5, 11))  # not the first row
+    seen = np.array([-12, 3, 0])  # the first behind something else, the second behind the first
+    behind = ByScore.of(ROWS, Recompute(1, "query"), seen)
+    assert behind is not None
+    assert behind.choose(ROWS, SCORES[None]).tolist() == [2, 3, 4, 9, 10]
+
+
 @pytest.mark.parametrize("name", ["first", "random"])
 def test_other_selectors_need_no_scores(name: Select) -> None:
     assert ByScore.of(ROWS, Recompute(0.5, name)) is None

@@ -41,6 +41,10 @@ def told(request: Any) -> tuple[list[int], list[int], list[int], bool]:
     )
 
 
+def to_lists(part: Any) -> Any:
+    return part if isinstance(part, int) else list(part)
+
+
 def test_what_stands_behind_one_chunk_at_most_takes_one_round() -> None:
     [[request]] = make((0, 1))
     assert told(request) == ([1, 2, 10, 11, 5, 6, 20, 50], [2, 2, 1], [-1, -1, 1], False)
@@ -77,6 +81,19 @@ def test_rows_are_settled_and_scored_by_the_question_alone_in_one_request() -> N
         assert request.input_ids == [*TOKENS, 50]
         assert request.sampling_params["custom_params"].get("depcache_layout", "tree") == "tree"
         assert getattr(request, SCORING)["scorer"] == "query"
+
+
+@pytest.mark.parametrize("scorer", ["query", "query-context", "deviation"])
+def test_rows_behind_others_are_scored_where_they_stand(scorer: Scorer) -> None:
+    by_score = ByScore(np.array([], np.int64), (2,), scorer=scorer, seen=np.array([0, -9, -9]))
+    asked = Request(rid="r"), TOKENS, FOREST, (0, 1, 2), BEHIND, 100, by_score
+    [alone], storing, [scoring] = make_settling(*asked)
+    assert told(alone)[0][-1] == 50 and getattr(storing[0], STORING)
+    assert scoring.input_ids[: len(TOKENS) - 1] == TOKENS[:-1].tolist()
+    params = scoring.sampling_params["custom_params"]
+    expected = [entry and [*map(to_lists, entry)] for entry in BEHIND]
+    assert params["depcache_behind"] == expected
+    assert getattr(scoring, SCORING)["seen"] == [0, -9, -9]
 
 
 @pytest.mark.parametrize(
