@@ -153,7 +153,6 @@ class Recompute:
         others = {
             "depcache_recompute": self.share != DEFAULT_SHARE,
             "depcache_budget": self.budget != "global",
-            "depcache_focus": self.focus is not None,
             "depcache_behind": any(self.behind or ()),
         }
         for name, is_given in others.items():

@@ -315,6 +315,7 @@ async def _settle(manager: Any, obj: Any, fused: Fused) -> None:
             fused.num_settled += by_score.num_beside(forest, num_layers)  # which is in no report
             if (chosen := reports[0][CHOSEN]) is None:
                 raise RuntimeError("no scores came back")
+            fused.num_selected = len(chosen)
             _set_selected(obj, fused, chosen)
 
 
@@ -328,6 +329,10 @@ def _report_of(out: dict[str, Any]) -> dict[str, Any]:
 
 def _take_copies(obj: Any, fused: Fused, copies: Copies) -> None:
     fused.behind, fused.num_selected = copies.behind, len(copies.selected)
+    if fused.recompute.focus is not None and fused.num_selected:
+        fused.by_score = ByScore(copies.selected, (0,), has_focus=True)
+    else:
+        fused.by_score = None
     _set_selected(obj, fused, copies.selected.tolist())
 
 

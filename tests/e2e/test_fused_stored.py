@@ -17,9 +17,12 @@ from sglang_patches.requests import copies as copies_module
 from sglang_patches.requests import fused as fused_module
 from tests.e2e.served import EngineCase, Served
 from tests.e2e.test_fused_behind import error_of
+from tests.e2e.test_fused_by_score import told
 from tests.helpers.fused_oracle import FusedOracle, fuse
 from tests.helpers.prompts import TreePrompt, plain, random_tokens
 from tests.helpers.tolerance import ORACLE_LOGPROB
+
+__all__ = ["told"]  # a fixture
 
 CFO = {"radix_eviction_policy": "cfo"}
 ENGINES = [
@@ -164,6 +167,35 @@ def test_other_prompts_read_its_rows_and_equal_the_oracle(
         assert error_of(oracle, prompt, chosen, result, behind) < ORACLE_LOGPROB
         num_variants += report["variants"]
     assert num_fused >= 3 and num_variants >= 3
+
+
+def test_out_of_focus_nothing_of_a_copy_is_computed_again(
+    served: Served,
+    oracle: FusedOracle,
+    rng: random.Random,
+    seen: Seen,
+    told: list[dict[str, Any]],
+) -> None:
+    num_variants = num_dropped = num_fused = 0
+    for _ in range(8):
+        system, rows = random_tokens(rng, 5), make_rows(rng, 6)
+        ask(served, make_prompt(rng, system, rows), alpha=10)
+        now = [rows[number] for number in sorted(rng.sample(range(6), 4))]
+        prompt = make_prompt(rng, system, now)
+        told.clear()
+        result, report = ask(served, prompt, focus="settle")
+        if report["see"] == "flat" or not seen.selected:
+            assert not any("chosen" in each for each in told)
+            continue
+        num_fused += 1
+        in_focus = oracle.choose_in_focus(prompt, seen.selected, behind=seen.behind)
+        assert told[-1]["chosen"] == in_focus
+        assert report["recomputed"] == len(in_focus) and report["missed"] == 0
+        assert report["recompute"] == pytest.approx(len(in_focus) / sum(map(len, now)), abs=1e-4)
+        assert error_of(oracle, prompt, in_focus, result, seen.behind) < ORACLE_LOGPROB
+        num_variants += report["variants"]
+        num_dropped += len(seen.selected) - len(in_focus)
+    assert num_fused >= 4 and num_variants >= 3 and num_dropped > 0
 
 
 def test_a_long_prompt_leaves_its_first_rows_alone(

@@ -84,7 +84,6 @@ def test_other_requests_have_none_of_its_keys(form: dict[str, Any]) -> None:
         (IDS, {"alpha": 2.0}, "alpha goes with the selector stored, and this one is first"),
         (IDS, {"select": "stored", "recompute": 0.3}, "depcache_recompute came with the selector"),
         (IDS, {"select": "stored", "budget": "chunk"}, "depcache_budget came with the selector"),
-        (IDS, {"select": "stored", "focus": "settle"}, "depcache_focus came with the selector"),
         (IDS, {"select": "stored", "behind": [[3], None]}, "depcache_behind came with the select"),
         (IDS, {"patches": 1}, "depcache_patches is 1"),
         (IDS, {"patches": "true"}, "depcache_patches is 'true'"),
