@@ -82,7 +82,7 @@ class ByScore:
             return None
         part = FIRST_PARTS.get(recompute.select)
         selector = SELECTORS[recompute.select] if part is None else first
-        dealt = deal(forest, recompute, _selectable(forest, seen))
+        dealt = deal(forest, recompute, selectable(forest, seen))
         nums_taken = [num if part is None else int(part * num) for _, num in dealt]
         taken = [
             selector(forest, tokens, num, recompute.seed)
@@ -113,13 +113,9 @@ class ByScore:
         return chosen[np.isin(row_of, find_focus(masses).chunks)]
 
     def _choose(self, forest: Forest, scores: NDArray[np.floating]) -> IntArray:
-        others = np.setdiff1d(_selectable(forest, self.seen), self.taken)
+        others = np.setdiff1d(selectable(forest, self.seen), self.taken)
         starts = forest.structure.tree_starts if len(self.nums) > 1 else forest.starts[:1]
         lens = np.diff([*np.searchsorted(others, starts), len(others)]).tolist()
         best = choose_top_of_chunks(scores[others - forest.system_len], lens, self.nums)
         chosen = others[best]
         return np.sort(np.concatenate((self.taken, chosen)))
-
-
-def _selectable(forest: Forest, seen: IntArray | None) -> IntArray:
-    return selectable(forest, 0 if seen is None else seen)

@@ -13,7 +13,7 @@ from depcache.prompt.recompute import BY_SCORE, Recompute
 from depcache.select.cachecraft import num_to_fix, overhead_alone
 
 
-def select(forest: Forest, recompute: Recompute, seen: IntArray | int = 0) -> IntArray:
+def select(forest: Forest, recompute: Recompute, seen: IntArray | None = None) -> IntArray:
     """(K,) int64 indices of the tokens to compute again, ascending.
 
     seen  as for `selectable`
@@ -85,16 +85,17 @@ def num_selected(share: float, num_tokens: int) -> int:
     return max(int(share > 0 and num_tokens > 0), round(share * num_tokens))
 
 
-def selectable(forest: Forest, seen: IntArray | int = 0) -> IntArray:
+def selectable(forest: Forest, seen: IntArray | None = None) -> IntArray:
     """Context tokens whose KV another view would change: int64, ascending.
 
     seen  (num_segments,) int64, tokens that each segment has seen beside those above it in the
-          prompt; see `depcache.prompt.behind.tokens_seen`
+          prompt, see `depcache.prompt.behind.tokens_seen`; None where none has
 
     The others see everything before them as it is, such as those of the first row.
     """
     structure = forest.structure
-    num_seen = np.repeat(structure.node_above[1:] + seen, structure.lens)
+    beside = 0 if seen is None else seen
+    num_seen = np.repeat(structure.node_above[1:] + beside, structure.lens)
     index = np.arange(forest.system_len, forest.task_start)
     within = index - np.repeat(structure.starts, structure.lens)
     return index[num_seen + within < index]

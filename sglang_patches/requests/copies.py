@@ -66,7 +66,7 @@ class Copies:
         )
         variants = [fix.variant for fix in self._fixes]
         self.behind = None
-        seen: IntArray | int = 0
+        seen: IntArray | None = None
         if any(variants):
             self.behind = tuple(None if each is None else each.before for each in variants)
             seen = tokens_seen(self._tokens, forest, self.behind)

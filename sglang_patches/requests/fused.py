@@ -137,15 +137,14 @@ def read_fused(
     allowed = None if unproven else shadow().allow(recompute)
     fused = Fused(allowed or recompute, tokens, forest, behind=behind)
     seen = None if behind is None else tokens_seen(tokens, forest, behind)
-    num_seen = 0 if seen is None else seen
-    selected = select(forest, fused.recompute, num_seen)  # wrong indices are refused either way
+    selected = select(forest, fused.recompute, seen)  # wrong indices are refused either way
     setattr(obj, FUSED, fused)
     if allowed is None:
         serve_flat(obj, fused, unproven or GUARDED)
         return
     recompute = allowed
     # What is computed again of copies is known once they are.
-    is_all = recompute.select != "stored" and np.isin(selectable(forest, num_seen), selected).all()
+    is_all = recompute.select != "stored" and np.isin(selectable(forest, seen), selected).all()
     if recompute.share == 1 or is_all:
         serve_flat(obj, fused)
         return
