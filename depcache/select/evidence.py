@@ -22,6 +22,9 @@ MIN_QUESTIONS = 100
 DEFAULT_RECOVERY = 0.8
 """The share of the gap that must come back, unless the server is told another one."""
 
+_BEHIND = {("previous", "query"): "previous, query", ("similar", "query"): "fusionrag"}
+"""What a report calls a selector behind other chunks. Of the others no share was measured there."""
+
 _FORMS = ("cut", "paths")  # cut text and whole paths: what a fused request holds
 
 
@@ -74,11 +77,11 @@ class Evidence:
         """
         if recompute.focus is not None:
             return f"nothing was measured of {recompute.select!r} with a focus"
-        method = _method_of(recompute)
+        methods = _methods_of(recompute)
         known = [
             row
             for row in self.rows
-            if row.method == method and row.recompute <= recompute.share + 1e-9
+            if row.method in methods and row.recompute <= recompute.share + 1e-9
         ]
         if not known:
             return (
@@ -96,12 +99,14 @@ class Evidence:
         )
 
 
-def _method_of(recompute: Recompute) -> str:
-    """What a report calls it. Behind other chunks no share was measured, so it is that of none."""
+def _methods_of(recompute: Recompute) -> list[str]:
+    """What a report calls it; behind other chunks also the same with nothing computed again."""
     num_behind = {len(parts_of(entry)) for entry in recompute.behind or ()} - {0}
-    if num_behind:
-        return "previous" if num_behind == {1} else "similar"
-    return recompute.select if recompute.share else "reuse"
+    if not num_behind:
+        return [recompute.select if recompute.share else "reuse"]
+    source = "previous" if num_behind == {1} else "similar"
+    measured = _BEHIND.get((source, recompute.select))
+    return [source] if measured is None else [source, measured]
 
 
 def read_evidence(file: Path, weights: str, least: float) -> Evidence:

@@ -35,6 +35,8 @@ ROWS = (
     measured("query", 0.15, None),
     measured("previous", 0.0, 0.97),
     measured("similar", 0.0, -0.4),
+    measured("fusionrag", 0.15, 0.85),
+    measured("previous, query", 0.3, 0.7),
 )
 BEFORE = ("a chunk before", None)
 SIMILAR = (("one", "two"), None)
@@ -56,6 +58,11 @@ SIMILAR = (("one", "two"), None)
         (Recompute(0.15, "first", behind=BEFORE), None),
         (Recompute(0.0, behind=BEFORE), None),
         (Recompute(0.05, behind=SIMILAR), "brought back -0.40"),
+        (Recompute(0.3, "first", behind=SIMILAR), "brought back -0.40"),
+        (Recompute(0.05, "query", behind=SIMILAR), "at a share of 0 brought back -0.40"),
+        (Recompute(0.2, "query", behind=SIMILAR), None),
+        (Recompute(0.15, "query", behind=BEFORE), None),
+        (Recompute(0.3, "query", behind=BEFORE), "at a share of 0.3 brought back 0.70"),
     ],
 )
 def test_the_nearest_smaller_share_decides(asked: Recompute, reason: str | None) -> None:
