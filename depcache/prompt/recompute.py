@@ -67,7 +67,7 @@ class Recompute:
     budget    global: the share is of the context, whatever row it is spent in (FusionRAG). chunk:
               it is of each row (Cache-Craft), at least one token
     focus     settle: what is selected of rows that the question does not focus on, by what it gives
-              them in the pass that settles, is not computed again (Cache-Craft, algorithm 1)
+              them in a pass before, is not computed again (Cache-Craft, algorithm 1)
     alpha     of `stored`: how careful it is (Cache-Craft, eq. 12), above 0 and at most 10
     seed      of `random`
     is_pinned  fuse and nothing else: the server neither answers the flat prompt where that is
