@@ -44,7 +44,8 @@ class ByScore:
               row, see `Recompute.budget`
     has_focus  what was chosen of rows out of focus is dropped. Else `nums` add up to 1 at least
     scorer  where the scores come from
-    seen    (num_segments,) int64, as for `selectable`; None where no row stands behind anything
+    seen    (num_segments,) int64, as for `selectable`; None where no row stands behind anything,
+            or the scores choose nothing but a focus
     """
 
     taken: IntArray = field(repr=False)

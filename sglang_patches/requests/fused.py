@@ -328,10 +328,8 @@ def _report_of(out: dict[str, Any]) -> dict[str, Any]:
 
 def _take_copies(obj: Any, fused: Fused, copies: Copies) -> None:
     fused.behind, fused.num_selected = copies.behind, len(copies.selected)
-    if fused.recompute.focus is not None and fused.num_selected:
-        fused.by_score = ByScore(copies.selected, (0,), has_focus=True)
-    else:
-        fused.by_score = None
+    has_focus = fused.recompute.focus is not None and fused.num_selected > 0
+    fused.by_score = ByScore(copies.selected, (0,), has_focus=True) if has_focus else None
     _set_selected(obj, fused, copies.selected.tolist())
 
 

@@ -8,6 +8,7 @@ import random
 from math import ceil
 from typing import Any
 
+import numpy as np
 import pytest
 
 from depcache.prompt.forest import Forest
@@ -67,6 +68,17 @@ def num_scoring(prompt: TreePrompt, select: str) -> int:
     return len(prompt.task) + 1
 
 
+def is_tie(chosen: list[int], expected: list[int], scores: np.ndarray, select: str) -> bool:
+    """Whether other tokens are chosen than expected; their scores are as high then."""
+    if chosen == expected:
+        return False
+    differing = scores[sorted(set(chosen) ^ set(expected))]
+    assert len(chosen) == len(expected)
+    unit = scores.max() if select == "deviation" else 1.0
+    assert differing.max() - differing.min() < TIE * unit
+    return True
+
+
 def test_the_tokens_and_the_answer_are_those_of_the_oracle(
     served: Served, oracle: FusedOracle, rng: random.Random, told: list[dict[str, Any]]
 ) -> None:
@@ -82,12 +94,7 @@ def test_the_tokens_and_the_answer_are_those_of_the_oracle(
             continue
         chosen = told[-1]["chosen"]
         num_scored += 1
-        if chosen != expected:
-            num_ties += 1
-            differing = scores[sorted(set(chosen) ^ set(expected))]
-            assert len(chosen) == len(expected)
-            unit = scores.max() if name == "deviation" else 1.0
-            assert differing.max() - differing.min() < TIE * unit
+        num_ties += is_tie(chosen, expected, scores, name)
         assert error_of(oracle, prompt, chosen, result) < ORACLE_LOGPROB
         assert report["select"] == name and report["recomputed"] == len(expected)
         assert report["missed"] == 0

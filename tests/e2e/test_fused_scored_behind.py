@@ -11,19 +11,25 @@ import asyncio
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 
+from depcache.prompt.behind import check_behind, tokens_seen
+from depcache.prompt.forest import Forest
+from depcache.prompt.recompute import Recompute
+from depcache.select import select
 from tests.e2e import test_fused
+from tests.e2e import test_fused_by_score as by_score
 from tests.e2e.served import EngineCase, Served
 from tests.e2e.test_fused_behind import ask, error_of
-from tests.e2e.test_fused_by_score import SELECTORS, TIE, num_scoring, told
+from tests.e2e.test_fused_by_score import SELECTORS, is_tie, num_scoring
 from tests.helpers.fused_oracle import Behind, FusedOracle, fuse, is_several
 from tests.helpers.prompts import TreePrompt, random_forest, random_tokens
 from tests.helpers.tolerance import ORACLE_LOGPROB
 
-__all__ = ["told"]  # a fixture
-
 pytestmark = pytest.mark.sglang
+
+told = by_score.told
 
 
 # A question apart, behind rows in their places: for each way of masking, in chunks and whole.
@@ -53,6 +59,15 @@ def rows_behind(rng: random.Random, num_rows: int, num_task: int) -> tuple[TreeP
     return prompt, [*behind, random_tokens(rng, 5)]
 
 
+def first_of_rows(prompt: TreePrompt, behind: Behind) -> list[int]:
+    """What `first` chooses of each row at a share of 0.4."""
+    lens, parents = prompt.segment_lens, prompt.segment_parents
+    forest = Forest.make(prompt.num_tokens, len(prompt.system), lens, parents)
+    ids = [tuple(map(tuple, e)) if is_several(e) else e and tuple(e) for e in behind]
+    seen = tokens_seen(np.array(prompt.tokens), forest, check_behind(ids, forest))
+    return select(forest, Recompute(0.4, "first", budget="chunk"), seen).tolist()
+
+
 def num_behind(behind: Behind) -> int:
     return sum(entry is not None for entry in behind)
 
@@ -72,12 +87,7 @@ def test_the_tokens_and_the_answer_are_those_of_the_oracle(
             continue
         num_scored += 1
         chosen = told[-1]["chosen"]
-        if chosen != expected:
-            num_ties += 1
-            differing = scores[sorted(set(chosen) ^ set(expected))]
-            assert len(chosen) == len(expected)
-            unit = scores.max() if name == "deviation" else 1.0
-            assert differing.max() - differing.min() < TIE * unit
+        num_ties += is_tie(chosen, expected, scores, name)
         assert error_of(oracle, prompt, chosen, result, behind) < ORACLE_LOGPROB
         assert error_of(oracle, prompt, chosen, result, [None] * len(behind)) > ORACLE_LOGPROB
         assert (report["see"], report["select"], report["missed"]) == ("fused", name, 0)
@@ -104,12 +114,10 @@ def test_out_of_focus_nothing_is_computed_again(
         in_focus = told[-1]["chosen"]
         # The whole budget is what a settled focus keeps some of.
         _, whole = ask(served, fuse(prompt, **asked))
-        candidates = told[-1]["chosen"] if name != "first" else None
-        if candidates is not None:
-            expected = oracle.choose_in_focus(
-                prompt, candidates, in_context=in_context, behind=behind
-            )
-            assert in_focus == expected
+        candidates = first_of_rows(prompt, behind) if name == "first" else told[-1]["chosen"]
+        assert in_focus == oracle.choose_in_focus(
+            prompt, candidates, in_context=in_context, behind=behind
+        )
         assert report["recomputed"] == len(in_focus) <= whole["recomputed"]
         num_dropped += whole["recomputed"] - len(in_focus)
     assert num_dropped > 0
@@ -142,7 +150,10 @@ def test_the_same_tokens_are_chosen_cold_warm_and_beside_rows_alone(
 def test_requests_that_are_scored_together_keep_their_scores_apart(
     served: Served, oracle: FusedOracle, rng: random.Random, told: list[dict[str, Any]]
 ) -> None:
-    asked = [(*rows_behind(rng, 4, num), name) for num, name in zip((3, 14, 8), SELECTORS)]  # noqa: B905
+    asked = [
+        (*rows_behind(rng, 4, num), name)
+        for num, name in zip((3, 14, 8, 5), SELECTORS, strict=True)
+    ]
 
     async def ask_all() -> list[dict[str, Any]]:
         prompts = [fuse(p, select=name, recompute=0.3, behind=b) for p, b, name in asked]

@@ -15,14 +15,12 @@ import torch
 from depcache.select.variants import Masses, Variants
 from sglang_patches.requests import copies as copies_module
 from sglang_patches.requests import fused as fused_module
+from tests.e2e import test_fused_by_score as by_score
 from tests.e2e.served import EngineCase, Served
 from tests.e2e.test_fused_behind import error_of
-from tests.e2e.test_fused_by_score import told
 from tests.helpers.fused_oracle import FusedOracle, fuse
 from tests.helpers.prompts import TreePrompt, plain, random_tokens
 from tests.helpers.tolerance import ORACLE_LOGPROB
-
-__all__ = ["told"]  # a fixture
 
 CFO = {"radix_eviction_policy": "cfo"}
 ENGINES = [
@@ -31,6 +29,8 @@ ENGINES = [
 ]
 
 pytestmark = pytest.mark.sglang
+
+told = by_score.told
 
 
 @pytest.fixture(scope="module", params=[pytest.param(case, id=case.name) for case in ENGINES])
